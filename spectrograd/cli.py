@@ -1,0 +1,60 @@
+"""The click group. A command's module is imported when it is called; what computes is imported inside the commands."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from spectrograd import __version__
+from spectrograd.errors import CheckpointError, SpectrogradError, StorageError, TableError
+
+_COMMANDS = ("scan", "analyze", "plot", "compare")
+EXIT_NOTHING, EXIT_USAGE, EXIT_MACHINE, EXIT_INTERRUPTED = 1, 2, 4, 130
+
+
+class _Failure(click.ClickException):
+    """One of our errors on its way to the terminal: its text, and the exit code that scripts rely on."""
+
+    def __init__(self, error: SpectrogradError) -> None:
+        super().__init__(str(error))
+        if isinstance(error, StorageError):
+            self.exit_code = EXIT_MACHINE
+        else:
+            self.exit_code = EXIT_NOTHING if isinstance(error, (CheckpointError, TableError)) else EXIT_USAGE
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"spectrograd.commands.{cmd_name}"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpectrogradError as error:
+            raise _Failure(error) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted. What was finished is kept and in the tables; run the same command again to go on.", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="spectrograd")
+def main() -> None:
+    """See how the singular-value spectra of a transformer's weights change over training.
+
+    \b
+    spectrograd scan runs/                       what would be analysed
+    spectrograd analyze runs/ -o results/        weights → Parquet tables
+    spectrograd plot results/ -o figures/        tables → line charts
+    spectrograd compare results/                 model sizes side by side
+
+    runs/ is a checkpoint, a run (a folder of checkpoints) or a folder of runs, in
+    safetensors or torch.save files, as trainers leave them. No model is loaded, no
+    code in a file is run.
+    """

@@ -1,0 +1,111 @@
+"""`spectrograd scan`: what would be analysed, and what would not and why."""
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spectrograd.commands.common import cut_options, format_bytes, format_reasons, format_steps, paths_argument
+from spectrograd.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from spectrograd.records import CheckpointRef, Run
+    from spectrograd.scan import Scan
+
+
+@click.command()
+@paths_argument
+@cut_options
+@click.option("--json", "as_json", is_flag=True, help="Print everything, with each tensor that gets no row and why.")
+def scan(paths: tuple[str, ...], heads: int | None, kv_heads: int | None, as_json: bool) -> None:
+    """Show what would be analysed, from headers alone.
+
+    \b
+    spectrograd scan runs/
+    spectrograd scan baseline=out/a muon=out/b
+    spectrograd scan runs/ --json | jq '.runs[].checkpoints[].skipped'
+    """
+    from spectrograd.scan import scan as find
+
+    found = find(paths, heads=heads, kv_heads=kv_heads)
+    if not any(run.checkpoints for run in found.runs):
+        raise CheckpointError(
+            f"cannot find a checkpoint in {', '.join(paths)}: {len(found.ignored)} files were passed over; "
+            f"give a checkpoint, a run (a folder of checkpoints) or a folder of runs"
+        )
+    if as_json:
+        json.dump(_describe(found), sys.stdout, indent=1)
+        click.echo()
+    else:
+        _show(found)
+
+
+def _show(found: "Scan") -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for run in found.runs:
+        good = [checkpoint for checkpoint in run.checkpoints if not checkpoint.refused]
+        console.print(f"[bold]{run.name}[/]  {run.path}", markup=True)
+        for label, value in _facts(run, good):
+            console.print(f"  {label:<12}{value}", markup=False)
+        skipped = format_reasons(skipped.reason for checkpoint in good[:1] for skipped in checkpoint.skipped)
+        if skipped:
+            console.print(f"  {'no row for':<12}{skipped} (in each checkpoint)", markup=False)
+        for checkpoint in run.checkpoints:
+            for problem in (*checkpoint.problems, *([f"refused: {checkpoint.refused}"] if checkpoint.refused else [])):
+                console.print(f"  {'problem':<12}{checkpoint.name}: {problem}", markup=False)
+    if found.ignored:
+        console.print(f"passed over: {format_reasons(reason for _, reason in found.ignored)}", markup=False)
+
+
+def _facts(run: "Run", good: list["CheckpointRef"]) -> list[tuple[str, str]]:
+    if not good:
+        return [("checkpoints", f"{len(run.checkpoints)}, all refused")]
+    from spectrograd.records import format_count
+
+    last = good[-1]
+    kinds = sorted({checkpoint.step_kind or "no step" for checkpoint in good})
+    roles: dict[str, int] = {}
+    for ref in last.matrices:
+        roles[ref.role] = roles.get(ref.role, 0) + 1
+    return [
+        ("format", f"{' and '.join(sorted({c.format for c in good}))}, layout {' and '.join(sorted({c.layout for c in good}))}"),
+        ("/".join(kinds), format_steps(checkpoint.step for checkpoint in good)),
+        ("model", f"{last.depth or 0} layers, width {last.width or '?'}, {format_count(last.num_params)} parameters"),
+        ("matrices", f"{len(last.matrices)}: {', '.join(f'{count} {role}' for role, count in roles.items())}"),
+        ("dtype", ", ".join(sorted({ref.entry.dtype for checkpoint in good for ref in checkpoint.matrices}))),
+        ("on disk", format_bytes(sum(file.stat().st_size for checkpoint in good for file in checkpoint.files))),
+    ]
+
+
+def _describe(found: "Scan") -> dict[str, Any]:
+    """Return a scan as `--json` prints it."""
+    return {
+        "runs": [
+            {"name": run.name, "path": str(run.path), "checkpoints": [_describe_checkpoint(c) for c in run.checkpoints]}
+            for run in found.runs
+        ],
+        "ignored": [{"path": str(path), "reason": reason} for path, reason in found.ignored],
+    }  # fmt: skip
+
+
+def _describe_checkpoint(checkpoint: "CheckpointRef") -> dict[str, Any]:
+    names = ("seed", "stage", "step", "step_kind", "epoch", "tokens", "format", "layout", "depth", "width", "num_params")
+    return {
+        "checkpoint": checkpoint.name,
+        "path": str(checkpoint.path),
+        "status": "refused" if checkpoint.refused else "done",
+        "reason": checkpoint.refused,
+        **{name: getattr(checkpoint, name) for name in names},
+        "num_values": sum(math.prod(ref.shape) for ref in checkpoint.matrices),
+        "matrices": [
+            {"tensor": m.tensor, "stack": m.stack, "layer": m.layer, "expert": m.expert, "role": m.role, "shape": m.shape,
+             "dtype": m.entry.dtype, "note": m.note}
+            for m in checkpoint.matrices
+        ],
+        "skipped": [{"tensor": skipped.tensor, "reason": skipped.reason} for skipped in checkpoint.skipped],
+        "problems": list(checkpoint.problems),
+    }  # fmt: skip

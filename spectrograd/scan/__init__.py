@@ -1,0 +1,187 @@
+"""Paths → runs → checkpoints, from headers, sidecars and names alone: no weights are read."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spectrograd.errors import CheckpointError
+from spectrograd.naming import name_matrices
+from spectrograd.records import CheckpointRef, Run
+from spectrograd.scan.facts import describe_error, read_facts
+from spectrograd.scan.find import Unit, find_units
+from spectrograd.steps import NamedStep, decide_counters, is_alias, natural_key, parse_bare, parse_seed_folder, parse_step, says_nothing
+
+SUFFIXED = re.compile(r"(-v\d+|\(\d+\)|\.bak)$")
+COUNTER = re.compile(r"^(ckpt|checkpoint)_\d+$", re.IGNORECASE)
+DEEPEST = 4  # folders between the weights and the folder that names their step
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What lies under some paths: runs with their checkpoints, and what was passed over with the reason."""
+
+    runs: tuple[Run, ...]
+    ignored: tuple[tuple[Path, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a unit stands: its run's folder and label, its own path within it, and what its names say."""
+
+    folder: Path
+    path: Path
+    parts: tuple[str, ...]
+    named: NamedStep | None
+    seed: int | None
+
+
+def scan(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, heads: int | None = None, kv_heads: int | None = None
+) -> Scan:
+    """Return the runs under one or more paths, each a checkpoint, a run, or a folder of runs.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        `LABEL=PATH` names a run; an existing path that contains `=` is a path.
+    heads, kv_heads : int, optional
+        Numbers of query and of key/value heads, where neither a configuration nor the shapes tell how a fused q, k, v
+        matrix is cut.
+
+    Raises
+    ------
+    CheckpointError
+        If a path does not exist.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    runs: list[Run] = []
+    ignored: list[tuple[Path, str]] = []
+    for text in given:
+        label, root = _split_label(os.fspath(text))
+        found = find_units(root)
+        ignored += found.ignored
+        places: dict[tuple[Path, tuple[str, ...]], list[tuple[_Place, Unit]]] = {}
+        for unit in found.units:
+            place = _place(unit, root)
+            places.setdefault((place.folder, place.parts), []).append((place, unit))
+        for number, ((folder, parts), members) in enumerate(places.items()):
+            name = (label if number == 0 or not label else f"{label}/{folder.name}") or _name_run(folder, parts)
+            runs.append(_make_run(name, folder, members, heads, kv_heads))
+    return Scan(tuple(sorted(_tell_apart(runs), key=lambda run: natural_key(run.name))), tuple(ignored))
+
+
+def _split_label(text: str) -> tuple[str, Path]:
+    label, equals, rest = text.partition("=")
+    if equals and not Path(text).exists():
+        path, name = Path(rest), label
+    else:
+        path, name = Path(text), ""
+    if not path.exists():
+        raise CheckpointError(f"cannot read {path}: no such file or folder")
+    return name, path
+
+
+def _place(unit: Unit, root: Path) -> _Place:
+    """Decide which folder is the run's: that of the files where their names hold a step, else above the step's folder."""
+    own = parse_step(unit.stem) if unit.stem else None
+    if own is not None:
+        return _with_seed(unit.folder, unit.files[0] if len(unit.files) == 1 else unit.folder / unit.stem, (), own)
+    folder = unit.folder
+    if unit.stem == "model" or unit.sharded or unit.refused or not root.is_file():
+        for depth, candidate in enumerate([folder, *folder.parents][:DEEPEST]):
+            named = parse_step(candidate.name) or parse_bare(candidate.name) or (NamedStep() if is_alias(candidate.name) else None)
+            if named is not None:
+                below = folder.relative_to(candidate).parts
+                return _with_seed(candidate.parent, folder, tuple(part for part in below if not says_nothing(part)), named)
+            if candidate == root or depth + 1 == DEEPEST:
+                break
+    path = unit.folder / f"{unit.stem}{unit.files[0].suffix}" if unit.files else folder
+    return _with_seed(folder, path, (), None)
+
+
+def _with_seed(folder: Path, path: Path, parts: tuple[str, ...], named: NamedStep | None) -> _Place:
+    """Take a folder `seed-0` of a run for what it is: the same run, another seed."""
+    resolved = folder if folder.name else folder.resolve()
+    seed = parse_seed_folder(resolved.name)
+    if seed is not None:
+        return _Place(resolved.parent, path, parts, named, seed)
+    return _Place(folder, path, parts, named, named.seed if named else None)
+
+
+def _name_run(folder: Path, parts: tuple[str, ...]) -> str:
+    """Return the label of a run: its folder's name, or the one above where that says nothing."""
+    above = [name for name in (p.name for p in (folder.resolve(), *folder.resolve().parents)) if name and not says_nothing(name)]
+    return "/".join((above[0] if above else "run", *parts))
+
+
+def _tell_apart(runs: list[Run]) -> list[Run]:
+    """Give equal labels the shortest path that distinguishes them."""
+    result = list(runs)
+    for name in {run.name for run in runs}:
+        same = [i for i, run in enumerate(runs) if run.name == name]
+        if len(same) < 2:
+            continue
+        paths = [runs[i].path.resolve().parts for i in same]
+        length = next((n for n in range(1, max(map(len, paths)) + 1) if len({path[-n:] for path in paths}) == len(paths)), 1)
+        for order, (i, path) in enumerate(zip(same, paths, strict=True)):
+            label = "/".join(path[-length:]).lstrip("/")
+            label = label if len({p[-length:] for p in paths}) == len(paths) else f"{name} ({order + 1})"
+            members = tuple(replace(checkpoint, run=label) for checkpoint in runs[i].checkpoints)
+            result[i] = Run(label, runs[i].path, members)
+    return result
+
+
+def _make_run(name: str, folder: Path, members: Iterable[tuple[_Place, Unit]], heads: int | None, kv_heads: int | None) -> Run:
+    checkpoints = [_read_checkpoint(name, folder, place, unit, heads, kv_heads) for place, unit in members]
+    counters = [checkpoint for checkpoint in checkpoints if COUNTER.match(checkpoint.path.stem) and checkpoint.layout == "names"]
+    if counters:
+        kind = decide_counters([checkpoint.path.stem for checkpoint in counters])
+        checkpoints = [replace(c, step_kind=kind) if c in counters else c for c in checkpoints]
+    layouts = [replace(c, layout="step folders" if c.path.is_dir() else "files") if c.layout == "names" else c for c in checkpoints]
+    return Run(name, folder, tuple(sorted(_settle_conflicts(layouts), key=lambda c: (c.sort_key[:-1], natural_key(c.name)))))
+
+
+def _read_checkpoint(run: str, folder: Path, place: _Place, unit: Unit, heads: int | None, kv_heads: int | None) -> CheckpointRef:
+    """Return one checkpoint with its matrices, or refused with the reason."""
+    named = place.named or NamedStep()
+    path = place.path.relative_to(folder).as_posix() if place.path.is_relative_to(folder) else place.path.name
+    base = CheckpointRef(
+        run=run, name=path, path=place.path, files=unit.files, seed=place.seed, stage=named.stage, step=named.step, step_kind=named.kind,
+        epoch=named.epoch, tokens=named.tokens, layout="names", refused=unit.refused,
+    )  # fmt: skip
+    if unit.refused:
+        return base
+    try:
+        facts = read_facts(unit, folder)
+        naming = name_matrices(facts.entries, facts.config, heads=heads, kv_heads=kv_heads)
+    except CheckpointError as error:
+        culprit = next((file for file in unit.files if str(file) in str(error)), unit.files[0])
+        return replace(base, refused=describe_error(error, culprit))
+    problems = list(naming.problems)
+    if facts.step is not None and named.kind == "step" and named.step != facts.step:
+        problems.append(f"its name says step {named.step}, {facts.source} says {facts.step}; the latter is taken")
+    known = facts.step is not None
+    return replace(
+        base, step=facts.step if known else named.step, step_kind=facts.step_kind if known else named.kind,
+        epoch=facts.epoch if facts.epoch is not None else named.epoch, format=facts.format,
+        layout=facts.layout if facts.layout not in ("files", "shards") else "names", depth=naming.depth, width=naming.width,
+        num_params=naming.num_params, matrices=naming.matrices, skipped=naming.skipped, problems=tuple(problems), config=facts.config,
+        refused="" if naming.matrices else "no weight matrices in it",
+    )  # fmt: skip
+
+
+def _settle_conflicts(checkpoints: list[CheckpointRef]) -> list[CheckpointRef]:
+    """Keep one checkpoint a step: safetensors before other formats, then the name without a suffix, then the last name."""
+    groups: dict[tuple[object, ...], list[CheckpointRef]] = {}
+    for checkpoint in checkpoints:
+        place = (checkpoint.seed, checkpoint.stage, checkpoint.step_kind, checkpoint.step)
+        groups.setdefault(place if checkpoint.step is not None else (checkpoint.name,), []).append(checkpoint)
+    kept = []
+    for same in groups.values():
+        same.sort(key=lambda c: (not c.refused, c.format.startswith("safetensors"), not SUFFIXED.search(c.path.stem), natural_key(c.name)))
+        others = [f"{c.name} is of the same step and was left out" for c in same[:-1] if not c.refused]
+        kept += [c for c in same[:-1] if c.refused]
+        kept.append(replace(same[-1], problems=(*same[-1].problems, *others)))
+    return kept
