@@ -80,9 +80,7 @@ class GPT(nn.Module):
 
     def __init__(self, depth: int, width: int, heads: int, vocab: int = 256) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict(
-            {"wte": nn.Embedding(vocab, width), "h": nn.ModuleList(Block(width, heads) for _ in range(depth))}
-        )
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(vocab, width), "h": nn.ModuleList(Block(width, heads) for _ in range(depth))})
         self.lm_head = nn.Linear(width, vocab, bias=False)
         for name, weight in self.named_parameters():  # GPT-2: 0.02, what writes to the residual stream less by depth
             std = 0.02 / math.sqrt(2 * depth) if name.endswith("c_proj.weight") else 0.02
@@ -153,7 +151,7 @@ def save_checkpoint(run: str, folder: Path, model: GPT, step: int, config: dict[
     (target / "model.safetensors.index.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
-def replace(path: Path, write) -> None:  # noqa: ANN001
+def replace(path: Path, write) -> None:
     """Let `write` fill a temporary file, then give it its name: a kill leaves the old file or the new one."""
     part = path.with_name(path.name + ".tmp")
     write(part)
@@ -234,7 +232,13 @@ def main() -> None:
         parser.error(f"unknown run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    columns = (TextColumn("{task.description:>4}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description:>4}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns) as progress:
         for run in arguments.runs or RUNS:
             train(run, arguments.out, arguments.stop, progress)

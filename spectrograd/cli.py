@@ -12,15 +12,11 @@ _COMMANDS = ("scan", "analyze", "plot", "compare")
 EXIT_NOTHING, EXIT_USAGE, EXIT_MACHINE, EXIT_INTERRUPTED = 1, 2, 4, 130
 
 
-class _Failure(click.ClickException):
-    """One of our errors on its way to the terminal: its text, and the exit code that scripts rely on."""
-
-    def __init__(self, error: SpectrogradError) -> None:
-        super().__init__(str(error))
-        if isinstance(error, StorageError):
-            self.exit_code = EXIT_MACHINE
-        else:
-            self.exit_code = EXIT_NOTHING if isinstance(error, (CheckpointError, TableError)) else EXIT_USAGE
+def _exit_code(error: SpectrogradError) -> int:
+    """Return the exit code that scripts rely on."""
+    if isinstance(error, StorageError):
+        return EXIT_MACHINE
+    return EXIT_NOTHING if isinstance(error, (CheckpointError, TableError)) else EXIT_USAGE
 
 
 class _Group(click.Group):
@@ -37,7 +33,8 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except SpectrogradError as error:
-            raise _Failure(error) from error
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(_exit_code(error))
         except KeyboardInterrupt:
             click.echo("Interrupted. What was finished is kept and in the tables; run the same command again to go on.", err=True)
             ctx.exit(EXIT_INTERRUPTED)

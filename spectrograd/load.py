@@ -53,7 +53,7 @@ def hash_matrix(matrix: "torch.Tensor") -> str:
     import torch
 
     digest = hashlib.blake2b(f"{matrix.dtype} {tuple(matrix.shape)}".encode(), digest_size=16)
-    digest.update(memoryview(matrix.contiguous().view(torch.uint8).numpy()).cast("B"))
+    digest.update(matrix.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -23,10 +23,18 @@ SCHEMA_VERSION = "1"
 SPECTRUM_VERSION = 1
 """Of the way singular values are computed: another number makes `analyze` record again."""
 
-_PLACE = {"run": pa.string(), "seed": pa.int64(), "stage": pa.string(), "step": pa.int64(), "step_kind": pa.string(), "checkpoint": pa.string()}
+_PLACE = {
+    "run": pa.string(),
+    "seed": pa.int64(),
+    "stage": pa.string(),
+    "step": pa.int64(),
+    "step_kind": pa.string(),
+    "checkpoint": pa.string(),
+}
 _MATRIX = {
     "tensor": pa.string(), "stack": pa.string(), "layer": pa.int16(), "expert": pa.int16(), "role": pa.string(), "rows": pa.int64(),
-    "cols": pa.int64(), "dtype": pa.string(), "depth": pa.int16(), "width": pa.int32(), "num_params": pa.int64(), "content_hash": pa.string(),
+    "cols": pa.int64(), "dtype": pa.string(), "depth": pa.int16(), "width": pa.int32(), "num_params": pa.int64(),
+    "content_hash": pa.string(),
 }  # fmt: skip
 _SKIPPED = pa.list_(pa.struct({"tensor": pa.string(), "reason": pa.string()}))
 
@@ -115,7 +123,9 @@ class ResultsFolder:
         """Return where the recording of a checkpoint lies, whether or not it exists."""
         return self.path / "singular_values" / f"run={encode_name(run)}" / f"{encode_name(checkpoint)}.parquet"
 
-    def write_recording(self, run: str, checkpoint: str, rows: list[dict[str, Any]], ledger: dict[str, Any], provenance: dict[str, str]) -> None:
+    def write_recording(
+        self, run: str, checkpoint: str, rows: list[dict[str, Any]], ledger: dict[str, Any], provenance: dict[str, str]
+    ) -> None:
         """Write the singular values of one checkpoint, with its row of the ledger in the file's metadata."""
         table = pa.Table.from_pylist(rows, schema=RECORDING)
         _write(self.recording_path(run, checkpoint), table, {"ledger": json.dumps(ledger, allow_nan=False), **provenance})
@@ -168,7 +178,9 @@ def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     except FileNotFoundError as error:
         raise TableError(f"cannot read {path}: no such file; run `spectrograd analyze` first") from error
     except (OSError, pa.ArrowException) as error:
-        raise TableError(f"cannot read {path}: not a readable Parquet file ({error}); remake it with `spectrograd analyze -o {path.parent}`") from error
+        raise TableError(
+            f"cannot read {path}: not a readable Parquet file ({error}); remake it with `spectrograd analyze -o {path.parent}`"
+        ) from error
     metadata = table.schema.metadata or {}
     version = metadata.get(b"spectrograd.schema_version", SCHEMA_VERSION.encode()).decode()
     if version != SCHEMA_VERSION:
@@ -179,7 +191,9 @@ def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     if schema is not None:
         wrong = [f"{f.name} ({f.type})" for f in schema if f.name not in table.column_names or table.schema.field(f.name).type != f.type]
         if wrong:
-            raise TableError(f"cannot read {path}: expected columns missing or of another type: {', '.join(wrong)}; remake it with `spectrograd analyze`")
+            raise TableError(
+                f"cannot read {path}: expected columns missing or of another type: {', '.join(wrong)}; remake it with `spectrograd analyze`"
+            )
     return table
 
 

@@ -180,14 +180,14 @@ def _from_gram_torch(work: "Sequence[tuple[Matrix, float]]", device: str) -> lis
             grams[slot] = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
         try:
             values = torch.linalg.eigvalsh(grams).cpu().numpy()
-        except torch.linalg.LinAlgError:
+        except RuntimeError:
             continue  # each of them is done again by SVD on the CPU
         for slot, i in enumerate(members):
             found[i] = _roots(values[slot], _power_of_two(work[i][1]))
     return found
 
 
-def _roots(eigenvalues: NDArray[np.float64], exponent: int) -> NDArray[np.float64]:
+def _roots(eigenvalues: NDArray[Any], exponent: int) -> NDArray[np.float64]:
     return np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0.0)), -exponent)
 
 
@@ -199,5 +199,5 @@ def _from_svd(matrix: "Matrix", largest: float) -> NDArray[np.float64]:
         corner = np.concatenate(blocks)
     else:
         for block in _blocks(matrix):
-            corner = np.linalg.qr(np.concatenate([corner, np.ldexp(block, exponent)]), mode="r")
+            corner = np.asarray(np.linalg.qr(np.concatenate([corner, np.ldexp(block, exponent)]), mode="r"))
     return np.ldexp(np.linalg.svd(corner, compute_uv=False), -exponent)

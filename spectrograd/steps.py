@@ -66,7 +66,7 @@ class NamedStep:
 
 
 def parse_step(component: str) -> NamedStep | None:
-    """Return what a folder's name or a file's stem says, None where it says nothing of a step, epoch, token count, stage or seed.
+    """Return what a folder's name or a file's stem says; None where it names no step, epoch, save or leading token count.
 
     A name of the form `ckpt_N` or `checkpoint_N` is judged by itself here; its siblings decide better (`decide_counters`).
     """
@@ -84,12 +84,13 @@ def parse_step(component: str) -> NamedStep | None:
         stage=stage[1].lower() if stage else None,
         seed=int(seed[1]) if seed else None,
     )
-    return None if found == NamedStep() else found
+    # a seed or a stage alone is the name of a run, not of a checkpoint
+    return found if kind is not None or (tokens and tokens.start() == 0) else None
 
 
-def parse_bare(component: str) -> int | None:
-    """Return the number that is the whole name. Only a folder that holds a checkpoint makes it a step: the caller knows."""
-    return int(component) if _BARE.match(component) else None
+def parse_bare(component: str) -> NamedStep | None:
+    """Return the step that is the whole name, None for any other. Only a folder that holds a checkpoint makes it one: the caller knows."""
+    return NamedStep(int(component), "step") if _BARE.match(component) else None
 
 
 def parse_counter(component: str) -> int | None:

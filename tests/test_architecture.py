@@ -49,7 +49,12 @@ OWNERS: dict[str, set[str]] = {
 }
 
 # what may not be imported when a module is imported, only inside its functions
-LAZY: dict[str, set[str]] = {"torch": set(OWNERS["torch"]), "matplotlib": {"commands", "cli"}, "pandas": {"cli", "commands"}, "numpy": {"cli", "commands"}}
+LAZY: dict[str, set[str]] = {
+    "torch": set(OWNERS["torch"]),
+    "matplotlib": {"commands", "cli"},
+    "pandas": {"cli", "commands"},
+    "numpy": {"cli", "commands"},
+}
 
 
 def _modules() -> list[Path]:
@@ -99,7 +104,10 @@ def test_modules_stay_short() -> None:
     [
         ("import spectrograd.cli", {"torch", "pandas", "numpy", "matplotlib"}),
         ("from spectrograd.cli import main; main(['--help'], standalone_mode=False)", {"torch", "pandas", "numpy", "matplotlib"}),
-        ("import spectrograd.figures, spectrograd.summaries, spectrograd.commands.plot, spectrograd.commands.compare", {"torch", "safetensors"}),
+        (
+            "import spectrograd.figures, spectrograd.summaries, spectrograd.commands.plot, spectrograd.commands.compare",
+            {"torch", "safetensors"},
+        ),
         ("import spectrograd.scan", {"torch", "pandas", "matplotlib"}),
     ],
 )

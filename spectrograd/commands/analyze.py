@@ -41,7 +41,7 @@ def _read_shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, 
 @click.option("--force", is_flag=True, help="Record again what is already recorded.")
 @quiet_option
 @click.pass_context
-def analyze(ctx: click.Context, paths: tuple[str, ...], results: Path, quiet: bool, **options: Any) -> None:
+def analyze(ctx: click.Context, /, paths: tuple[str, ...], results: Path, quiet: bool, **options: Any) -> None:
     """Record singular values and make the tables.
 
     \b
@@ -83,7 +83,9 @@ def _summarize(console: "Console", analysis: "Analysis") -> None:
             console.print(f"problem     {checkpoint.run} {checkpoint.name}: {problem}", markup=False)
     unplaced = [c.name for c in (*analysis.recorded, *analysis.current) if c.step is None]
     if unplaced:
-        console.print(f"no step     {', '.join(unplaced[:5])}{' …' if len(unplaced) > 5 else ''}: in the tables, not in the curves", markup=False)
+        console.print(
+            f"no step     {', '.join(unplaced[:5])}{' …' if len(unplaced) > 5 else ''}: in the tables, not in the curves", markup=False
+        )
     if analysis.refused:
         console.print(f"refused     {len(analysis.refused)} checkpoints, named below", markup=False)
     console.print(f"tables      {analysis.results}/spectra.parquet, gradients.parquet, history.parquet, checkpoints.parquet", markup=False)
@@ -100,9 +102,15 @@ class _Display:
 
         self.console = console
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("matrices"), TimeRemainingColumn(),
-            console=console, transient=True, disable=not console.is_terminal or console.quiet,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("matrices"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal or console.quiet,
+        )
         self.task = self.bar.add_task("scanning", total=None)
         self.checkpoints, self.total, self.done, self.matrices = 0, 0, 0, 0
         self.begin = self.said = time.monotonic()

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @results_argument
-@click.option("--group", default="all", show_default=True, metavar="NAME", help="Matrices: a role (q, mlp_up, …), qk, vo, attn, mlp or all.")
+@click.option(
+    "--group", default="all", show_default=True, metavar="NAME", help="Matrices: a role (q, mlp_up, …), qk, vo, attn, mlp or all."
+)
 @click.option("--format", "style", default="table", show_default=True, type=click.Choice(["table", "csv", "json", "markdown"]))
-@click.option("-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to the terminal.")
-@click.option("--figure", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Draw the picture too (.png, .svg or .pdf).")
+@click.option(
+    "-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to the terminal."
+)
+@click.option(
+    "--figure", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Draw the picture too (.png, .svg or .pdf)."
+)
 @quiet_option
 def compare(results: tuple[Path, ...], group: str, style: str, file: Path | None, figure: Path | None, quiet: bool) -> None:
     """Set runs side by side: gradients of stable rank and alpha_rank, and when they turn.

@@ -9,13 +9,40 @@ from spectrograd.commands.common import make_console, open_all, quiet_option, re
 
 @click.command()
 @results_argument
-@click.option("-o", "--output", "folder", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Folder for the pictures.")
-@click.option("--figure", "figures", multiple=True, default=("all",), metavar="NAME|all", help="gradient, dissociation or all; repeatable.  [default: all]")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the pictures.",
+)
+@click.option(
+    "--figure",
+    "figures",
+    multiple=True,
+    default=("all",),
+    metavar="NAME|all",
+    help="gradient, dissociation or all; repeatable.  [default: all]",
+)
 @click.option("--metric", metavar="COLUMN", help="Metric of the gradient figure, a column of spectra.parquet.  [default: stable_rank]")
-@click.option("--group", default="all", show_default=True, metavar="NAME", help="Matrices: a role (q, mlp_up, …), qk, vo, attn, mlp or all.")
-@click.option("--format", "formats", multiple=True, default=("png",), type=click.Choice(["png", "svg", "pdf"]), help="Repeatable.  [default: png]")
-@click.option("--size", default="double", show_default=True, type=click.Choice(["single", "double", "slide"]), help="Column widths of a paper, or a slide.")
-@click.option("--x", "x", default="linear", show_default=True, type=click.Choice(["linear", "log", "tokens"]), help="Step axis; log keeps step 0.")
+@click.option(
+    "--group", default="all", show_default=True, metavar="NAME", help="Matrices: a role (q, mlp_up, …), qk, vo, attn, mlp or all."
+)
+@click.option(
+    "--format", "formats", multiple=True, default=("png",), type=click.Choice(["png", "svg", "pdf"]), help="Repeatable.  [default: png]"
+)
+@click.option(
+    "--size",
+    default="double",
+    show_default=True,
+    type=click.Choice(["single", "double", "slide"]),
+    help="Column widths of a paper, or a slide.",
+)
+@click.option(
+    "--x", "x", default="linear", show_default=True, type=click.Choice(["linear", "log", "tokens"]), help="Step axis; log keeps step 0."
+)
 @quiet_option
 def plot(
     results: tuple[Path, ...],

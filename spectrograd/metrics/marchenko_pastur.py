@@ -10,9 +10,9 @@ from spectrograd.records import Column, Spectrum
 FEWEST = 8
 TRACY_WIDOM_99 = 2.0234
 LAW = "Marchenko & Pastur 1967, doi:10.1070/SM1967v001n04ABEH001994"
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column(
-        "mp_sigma", "σ of the bulk", "of the weights", 1, "standard deviation of the entries of the noise: σ² = median(λ)/(N·med), spikes removed",
+        "mp_sigma", "σ of the bulk", "of the weights", 1, "standard deviation of the noise: σ² = median(λ)/(N·med), spikes removed",
         LAW,
     ),
     Column("mp_edge", "upper edge of the bulk", "weights²", 2, "mp_sigma² (√N + √k)²", LAW),
@@ -51,7 +51,7 @@ def compute(spectrum: Spectrum) -> tuple[dict[str, float], str]:
 def _largest_of_noise(k: int, n: int) -> float:
     """Return the 99 % point of the largest eigenvalue of X Xᵀ, X k×n with unit variance (Tracy-Widom)."""
     a, b = math.sqrt(n - 0.5), math.sqrt(k - 0.5)
-    return (a + b) ** 2 + TRACY_WIDOM_99 * (a + b) * (1 / a + 1 / b) ** (1 / 3)
+    return float((a + b) ** 2 + TRACY_WIDOM_99 * (a + b) * (1 / a + 1 / b) ** (1 / 3))
 
 
 @lru_cache(maxsize=1024)

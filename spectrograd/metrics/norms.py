@@ -4,7 +4,7 @@ import numpy as np
 
 from spectrograd.records import Column, Spectrum
 
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column("spectral_norm", "spectral norm", "of the weights", 1, "σ₁, the largest singular value", "Horn & Johnson, Matrix Analysis"),
     Column("frobenius_norm", "Frobenius norm", "of the weights", 1, "√Σσ²", "Horn & Johnson, Matrix Analysis"),
     Column("nuclear_norm", "nuclear norm", "of the weights", 1, "Σσ", "Horn & Johnson, Matrix Analysis"),

@@ -10,9 +10,16 @@ from spectrograd.records import Column, Spectrum
 FEWEST = 8
 FLAT = 1e-12
 SOURCE = "docs/columns.md; the α of arXiv:2604.22778"
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column("alpha_rank", "α_rank", "1", 0, "−slope of ln σ_j on ln j over all σ above the noise floor, ordinary least squares", SOURCE),
-    Column("alpha_rank_stderr", "standard error of α_rank", "1", 0, "standard error of that slope from its residuals, not sampling error", SOURCE),
+    Column(
+        "alpha_rank_stderr",
+        "standard error of α_rank",
+        "1",
+        0,
+        "standard error of that slope from its residuals, not sampling error",
+        SOURCE,
+    ),
     Column("alpha_rank_r2", "r² of α_rank", "1", 0, "share of the variance of ln σ_j that the line explains", SOURCE),
     Column("alpha_bulk", "α_bulk", "1", 0, "as alpha_rank, over ranks ⌈0.1r⌉ … ⌊0.9r⌋ of the r values", SOURCE),
 )

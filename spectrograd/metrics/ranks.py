@@ -6,7 +6,7 @@ import numpy as np
 
 from spectrograd.records import Column, Spectrum
 
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column("stable_rank", "SR", "1", 0, "Σσ² / σ₁²", "Rudelson & Vershynin 2007, doi:10.1145/1255443.1255449"),
     Column(
         "stable_rank_relative", "relative SR", "1", 0, "stable_rank · (√m + √n)² / (mn): 1 for a Gaussian matrix of that shape",

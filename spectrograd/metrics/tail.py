@@ -12,9 +12,9 @@ LEAST_SPREAD = 0.05
 FLAT = 1e-12
 PROBES = 24
 CLAUSET = "Clauset, Shalizi & Newman 2009, doi:10.1137/070710111"
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column(
-        "alpha_tail", "α_tail", "1", 0, "exponent of a power-law tail of λ by maximum likelihood, xmin by least Kolmogorov-Smirnov distance",
+        "alpha_tail", "α_tail", "1", 0, "exponent of a power-law tail of λ: maximum likelihood, xmin by least Kolmogorov-Smirnov distance",
         f"{CLAUSET}; Martin & Mahoney 2021, arXiv:1810.01075",
     ),
     Column("alpha_tail_stderr", "standard error of α_tail", "1", 0, "(alpha_tail − 1) / √alpha_tail_count", CLAUSET),

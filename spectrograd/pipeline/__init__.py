@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,12 +20,12 @@ from spectrograd.gradients import parse_bands
 from spectrograd.load import fingerprint
 from spectrograd.metrics import measure_spectrum
 from spectrograd.pipeline.record import record_checkpoint
+from spectrograd.pipeline.selection import Selection, explain_nothing, select
 from spectrograd.pipeline.tables import make_tables
-from spectrograd.records import PRECISIONS, CheckpointRef, Run
+from spectrograd.records import PRECISIONS, CheckpointRef
 from spectrograd.results import SPECTRUM_VERSION, Results, ResultsFolder, open_results, read_ledger
 from spectrograd.scan import Scan, scan
 from spectrograd.spectra import compute_spectrum
-from spectrograd.steps import select_steps
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -63,18 +62,6 @@ class Analysis:
     refused: list[CheckpointRef] = field(default_factory=list)
     seconds: float = 0.0
     device: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which part of what lies on disk is analysed, and how ambiguous matrices are cut."""
-
-    steps: str = ""
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    heads: int | None = None
-    kv_heads: int | None = None
-    shard: tuple[int, int] = (1, 1)
 
 
 def analyze(
@@ -148,13 +135,13 @@ def run_analysis(
     found = scan(paths, heads=selection.heads, kv_heads=selection.kv_heads) if paths else Scan((), ())
     chosen = select(found, selection)
     if paths and not any(run.checkpoints for run in chosen):
-        raise CheckpointError(_explain_nothing(paths, found, selection))
+        raise CheckpointError(explain_nothing(paths, found, selection))
     analysis = Analysis(results, found, device=choose_device(device) if paths else "cpu")
     provenance = _describe(analysis.device)
     part, parts = selection.shard
     ready = [checkpoint for run in chosen for checkpoint in run.checkpoints][part - 1 :: parts]
     analysis.refused += [checkpoint for checkpoint in ready if checkpoint.refused]
-    todo = []
+    todo: list[CheckpointRef] = []
     for checkpoint in (c for c in ready if not c.refused):
         (todo if force or not _is_current(checkpoint, folder) else analysis.current).append(checkpoint)
     size = sum(ref.shape[0] * ref.shape[1] * _itemsize(ref.entry.dtype) for c in todo for ref in c.matrices)
@@ -210,20 +197,6 @@ def measure(weight: "ArrayLike") -> dict[str, float]:
     return measure_spectrum(spectrum)[0]
 
 
-def select(found: Scan, selection: Selection) -> list[Run]:
-    """Return the runs with the checkpoints and matrices that a selection keeps."""
-    runs = []
-    for run in found.runs:
-        steps = [checkpoint.step for checkpoint in run.checkpoints if checkpoint.step is not None]
-        wanted = select_steps(selection.steps, steps) if selection.steps else None
-        kept = [c for c in run.checkpoints if wanted is None or c.step in wanted]
-        if selection.include or selection.exclude:
-            kept = [replace(c, matrices=tuple(ref for ref in c.matrices if _takes(ref.tensor, selection))) for c in kept]
-            kept = [c for c in kept if c.matrices or c.refused]
-        runs.append(Run(run.name, run.path, tuple(kept)))
-    return runs
-
-
 def choose_device(device: str) -> str:
     """Return the device that `auto` means here, or the one given.
 
@@ -243,30 +216,6 @@ def choose_device(device: str) -> str:
     return "cpu"
 
 
-def _takes(tensor: str, selection: Selection) -> bool:
-    included = not selection.include or any(fnmatchcase(tensor, pattern) for pattern in selection.include)
-    return included and not any(fnmatchcase(tensor, pattern) for pattern in selection.exclude)
-
-
-def _explain_nothing(paths: Sequence[PathLike], found: Scan, selection: Selection) -> str:
-    where = ", ".join(os.fspath(path) for path in paths)
-    steps = sorted({c.step for run in found.runs for c in run.checkpoints if c.step is not None})
-    if any(run.checkpoints for run in found.runs):
-        what = f"--steps {selection.steps}" if selection.steps else "--include and --exclude"
-        return f"cannot find a checkpoint in {where}: {what} leaves none of the steps {_list_steps(steps)}; choose others"
-    passed = f" ({len(found.ignored)} files passed over, e.g. {found.ignored[0][0].name}: {found.ignored[0][1]})" if found.ignored else ""
-    return (
-        f"cannot find a checkpoint in {where}: no .safetensors, .pt, .pth, .bin or .ckpt file with weights{passed}; "
-        f"give a checkpoint, a run (a folder of checkpoints) or a folder of runs"
-    )
-
-
-def _list_steps(steps: Sequence[int]) -> str:
-    if len(steps) <= 6:
-        return ", ".join(map(str, steps)) or "(none has a step)"
-    return f"{steps[0]}, {steps[1]}, … {steps[-1]} ({len(steps)})"
-
-
 def _is_current(checkpoint: CheckpointRef, folder: ResultsFolder) -> bool:
     """Tell whether a recording of exactly these files, cut this way and computed this way, exists."""
     ledger = read_ledger(folder.recording_path(checkpoint.run, checkpoint.name))
@@ -282,7 +231,9 @@ def _check_space(results: Path, todo: Sequence[CheckpointRef]) -> None:
     need = sum(8 * min(ref.shape) + 400 for c in todo for ref in c.matrices)
     free = shutil.disk_usage(results).free
     if need > free:
-        raise StorageError(f"cannot write results to {results}: about {need:,} bytes are needed, {free:,} are free; free space or use --steps")
+        raise StorageError(
+            f"cannot write results to {results}: about {need:,} bytes are needed, {free:,} are free; free space or use --steps"
+        )
 
 
 @contextmanager

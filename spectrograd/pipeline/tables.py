@@ -10,15 +10,17 @@ import pyarrow.compute as pc
 from spectrograd.gradients import compute_gradients
 from spectrograd.history import read_history
 from spectrograd.metrics import COLUMNS, METRICS_VERSION, measure_spectrum
-from spectrograd.records import CheckpointRef, Run, Spectrum, join_notes, parse_precision
 from spectrograd.pipeline.record import make_ledger
+from spectrograd.records import CheckpointRef, Run, Spectrum, join_notes, parse_precision
 from spectrograd.results import CHECKPOINTS, GRADIENTS, HISTORY, ResultsFolder, read_ledger, read_recording, spectra_schema, to_frame
 
 ORDER = [(name, "ascending") for name in ("run", "seed", "stage", "step", "checkpoint", "stack", "layer", "expert", "tensor")]
 Key = tuple[str, str]
 
 
-def make_tables(folder: ResultsFolder, runs: Sequence[Run], refused: Iterable[CheckpointRef], bands: str, provenance: dict[str, str]) -> None:
+def make_tables(
+    folder: ResultsFolder, runs: Sequence[Run], refused: Iterable[CheckpointRef], bands: str, provenance: dict[str, str]
+) -> None:
     """Remake the tables of a results folder from its recordings, under its lock.
 
     Parameters

@@ -37,9 +37,7 @@ def entries(path: Path) -> list[Entry]:
     CheckpointError
         If the header is damaged, or its tensors do not fill the file exactly.
     """
-    return [
-        Entry(key, tuple(value["shape"]), DTYPES[value["dtype"]]) for key, value in _read_header(path).items() if key != "__metadata__"
-    ]
+    return [Entry(key, tuple(value["shape"]), DTYPES[value["dtype"]]) for key, value in _read_header(path).items() if key != "__metadata__"]
 
 
 def metadata(path: Path) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Stub:
         self.state = state
 
     def __call__(self, *_: Any, **__: Any) -> "Stub":
+        """Stand in for whatever an object of that class would return."""
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -99,6 +100,7 @@ class _StubUnpickler(pickle.Unpickler):
         self.source = source
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a global: a plain container, a description of a tensor, or an inert stub."""
         if module in ("builtins", "__builtin__"):
             if name in PLAIN_BUILTINS:
                 return PLAIN_BUILTINS[name]
@@ -118,6 +120,7 @@ class _StubUnpickler(pickle.Unpickler):
         return type(name, (Stub,), {"__module__": module})
 
     def persistent_load(self, pid: Any) -> _Storage:
+        """Return the description of a storage that the pickle refers to."""
         kind, dtype, key, _, numel = pid
         if kind != "storage":
             raise CheckpointError(f"cannot read {self.source}: its pickle refers to {kind!r}, not to a storage")

@@ -19,7 +19,8 @@ SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 # where the weights lie inside the pickle, in order of trust (None: at its top)
 WEIGHT_MAPS = (None, "model", "state_dict", "module", "model_state_dict", "state.model", "params", "net")
 NOT_WEIGHTS = {
-    "optimizer", "optimizers", "optim", "optimizer_state", "optimizer_states", "optimizer_state_dict", "last_optimizer_state", "lr_scheduler",
+    "optimizer", "optimizers", "optim", "optimizer_state", "optimizer_states", "optimizer_state_dict", "last_optimizer_state",
+    "lr_scheduler",
     "lr_schedulers", "scheduler", "scaler", "rng_state", "callbacks", "loops", "args", "config", "hyper_parameters", "dataloader", "ema",
     "model_ema", "ema_state_dict",
 }  # fmt: skip
@@ -107,7 +108,9 @@ def _open(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, struct.error) as error:
-        raise CheckpointError(f"cannot read {path}: truncated zip, its central directory is missing; copy or save the file again") from error
+        raise CheckpointError(
+            f"cannot read {path}: truncated zip, its central directory is missing; copy or save the file again"
+        ) from error
 
 
 def _locate(path: Path, storage: str) -> tuple[int, int]:

@@ -11,10 +11,19 @@ from spectrograd.naming import name_matrices
 from spectrograd.records import CheckpointRef, Run
 from spectrograd.scan.facts import describe_error, read_facts
 from spectrograd.scan.find import Unit, find_units
-from spectrograd.steps import NamedStep, decide_counters, is_alias, natural_key, parse_bare, parse_seed_folder, parse_step, says_nothing
+from spectrograd.steps import (
+    NamedStep,
+    decide_counters,
+    is_alias,
+    natural_key,
+    parse_bare,
+    parse_counter,
+    parse_seed_folder,
+    parse_step,
+    says_nothing,
+)
 
 SUFFIXED = re.compile(r"(-v\d+|\(\d+\)|\.bak)$")
-COUNTER = re.compile(r"^(ckpt|checkpoint)_\d+$", re.IGNORECASE)
 DEEPEST = 4  # folders between the weights and the folder that names their step
 
 
@@ -85,13 +94,13 @@ def _split_label(text: str) -> tuple[str, Path]:
 
 def _place(unit: Unit, root: Path) -> _Place:
     """Decide which folder is the run's: that of the files where their names hold a step, else above the step's folder."""
-    own = parse_step(unit.stem) if unit.stem else None
+    own = _parse_name(unit.stem) if unit.stem else None
     if own is not None:
         return _with_seed(unit.folder, unit.files[0] if len(unit.files) == 1 else unit.folder / unit.stem, (), own)
     folder = unit.folder
     if unit.stem == "model" or unit.sharded or unit.refused or not root.is_file():
         for depth, candidate in enumerate([folder, *folder.parents][:DEEPEST]):
-            named = parse_step(candidate.name) or parse_bare(candidate.name) or (NamedStep() if is_alias(candidate.name) else None)
+            named = _parse_folder(candidate.name)
             if named is not None:
                 below = folder.relative_to(candidate).parts
                 return _with_seed(candidate.parent, folder, tuple(part for part in below if not says_nothing(part)), named)
@@ -99,6 +108,17 @@ def _place(unit: Unit, root: Path) -> _Place:
                 break
     path = unit.folder / f"{unit.stem}{unit.files[0].suffix}" if unit.files else folder
     return _with_seed(folder, path, (), None)
+
+
+def _parse_name(name: str) -> NamedStep | None:
+    """Return what a name says of a step; a save counter is a step until its siblings have decided."""
+    counter = parse_counter(name)
+    return parse_step(name) or (NamedStep(step=counter, kind="step") if counter is not None else None)
+
+
+def _parse_folder(name: str) -> NamedStep | None:
+    """Return what the name of a folder that holds a checkpoint says; there a bare number is a step."""
+    return parse_bare(name) or _parse_name(name) or (NamedStep() if is_alias(name) else None)
 
 
 def _with_seed(folder: Path, path: Path, parts: tuple[str, ...], named: NamedStep | None) -> _Place:
@@ -135,7 +155,9 @@ def _tell_apart(runs: list[Run]) -> list[Run]:
 
 def _make_run(name: str, folder: Path, members: Iterable[tuple[_Place, Unit]], heads: int | None, kv_heads: int | None) -> Run:
     checkpoints = [_read_checkpoint(name, folder, place, unit, heads, kv_heads) for place, unit in members]
-    counters = [checkpoint for checkpoint in checkpoints if COUNTER.match(checkpoint.path.stem) and checkpoint.layout == "names"]
+    counters = [
+        checkpoint for checkpoint in checkpoints if parse_counter(checkpoint.path.stem) is not None and checkpoint.layout == "names"
+    ]
     if counters:
         kind = decide_counters([checkpoint.path.stem for checkpoint in counters])
         checkpoints = [replace(c, step_kind=kind) if c in counters else c for c in checkpoints]

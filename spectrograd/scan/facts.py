@@ -38,7 +38,8 @@ def read_facts(unit: Unit, run_folder: Path) -> Facts:
     CheckpointError
         If a file cannot be read.
     """
-    facts, inside = Facts(), {}
+    facts = Facts()
+    inside: dict[str, Any] = {}
     for file in unit.files:
         reader = find_reader(file)
         facts.entries[file] = reader.entries(file)

@@ -1,7 +1,6 @@
 """A folder → the weight files in it, grouped into units: one file, or the shards of one model."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ def find_units(root: Path) -> Found:
             if NOT_WEIGHTS.match(item.name):
                 found.ignored.append((item, "no weights: optimizer, scheduler or random state"))
             elif item.is_symlink() and not item.exists():
-                found.units.append(Unit(folder, item.stem, (item,), f"broken link to {os.readlink(item)}"))
+                found.units.append(Unit(folder, item.stem, (item,), f"broken link to {item.readlink()}"))
             elif item.is_symlink() and item.resolve().is_relative_to(inside) and item.resolve().suffix in WEIGHT_SUFFIXES:
                 found.ignored.append((item, f"a link to {item.resolve().relative_to(inside)}"))
             elif item.is_file():
@@ -88,9 +87,9 @@ def _walk(folder: Path, inside: Path, visited: set[Path], found: Found) -> Itera
             continue
         if item.is_symlink():
             if not item.exists() and item.suffix not in WEIGHT_SUFFIXES:
-                found.units.append(Unit(item, "", (item,), f"broken link to {os.readlink(item)}"))
+                found.units.append(Unit(item, "", (item,), f"broken link to {item.readlink()}"))
             if item.is_dir() and item.resolve().is_relative_to(inside):
-                found.ignored.append((item, f"a link to {os.readlink(item)}"))
+                found.ignored.append((item, f"a link to {item.readlink()}"))
                 continue
         if item.is_dir():
             if is_unfinished(item.name):
@@ -134,4 +133,6 @@ def _find_missing(folder: Path, stem: str, suffix: str, present: list[Path]) -> 
         count = int(shard["count"]) if shard else 0
         promised = {f"{stem}-{number:05d}-of-{count:05d}{suffix}" for number in range(1, count + 1)}
     missing = sorted(promised - {file.name for file in present})
-    return f"incomplete, missing {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}; copy the rest of it" if missing else ""
+    return (
+        f"incomplete, missing {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}; copy the rest of it" if missing else ""
+    )
