@@ -188,7 +188,8 @@ def _from_gram_torch(work: "Sequence[tuple[Matrix, float]]", device: str) -> lis
 
 
 def _roots(eigenvalues: NDArray[Any], exponent: int) -> NDArray[np.float64]:
-    return np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0.0)), -exponent)
+    values: NDArray[np.float64] = np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0.0)), -exponent)
+    return values
 
 
 def _from_svd(matrix: "Matrix", largest: float) -> NDArray[np.float64]:

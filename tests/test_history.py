@@ -21,7 +21,11 @@ def test_loss_csv(tmp_path: Path) -> None:
 
 
 def test_the_last_trainer_state_has_the_whole_log(tmp_path: Path) -> None:
-    log = [{"step": 10, "loss": 3.0, "learning_rate": 1e-4, "epoch": 0.5}, {"step": 10, "eval_loss": 2.9, "epoch": 0.5}, {"step": 20, "loss": 2.0}]
+    log = [
+        {"step": 10, "loss": 3.0, "learning_rate": 1e-4, "epoch": 0.5},
+        {"step": 10, "eval_loss": 2.9, "epoch": 0.5},
+        {"step": 20, "loss": 2.0},
+    ]
     for n, entries in ((10, log[:2]), (20, log)):
         (tmp_path / f"checkpoint-{n}").mkdir()
         (tmp_path / f"checkpoint-{n}/trainer_state.json").write_text(json.dumps({"global_step": n, "log_history": entries}))

@@ -122,4 +122,4 @@ def _make_history(folder: ResultsFolder, runs: Sequence[Run], known: set[str]) -
 
 def _sort(table: pa.Table) -> pa.Table:
     order = [key for key in ORDER if key[0] in table.column_names]
-    return table.take(pc.sort_indices(table, sort_keys=order, null_placement="at_end")) if len(table) else table
+    return table.take(pc.sort_indices(table, sort_keys=order)) if len(table) else table

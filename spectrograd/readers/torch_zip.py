@@ -74,7 +74,7 @@ def read(path: Path, key: str) -> "torch.Tensor":
     else:
         whole = torch.from_file(str(path), shared=False, size=start + count * dtype.itemsize, dtype=torch.uint8)
         flat = whole[start:].view(dtype)
-    return flat.as_strided(stored.shape, stored.stride, stored.offset)
+    return flat.as_strided(stored.shape, stored.stride, flat.storage_offset() + stored.offset)
 
 
 @lru_cache(maxsize=8)
