@@ -185,7 +185,7 @@ def train(run: str, out: Path, stop: int, progress: Progress) -> None:
         state = torch.load(state_path, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        first, log = state["step"], state["log"]
+        first, log, recent = state["step"], state["log"], state["recent"]
     recipe = {
         "parameters": sum(p.numel() for p in model.parameters()), "seed": SEED, "batch_size": BATCH, "steps": STEPS, "warmup": WARMUP,
         "peak_lr": PEAK_RATE, "final_lr": FINAL_RATE, "betas": [0.9, 0.95], "weight_decay": 0.1, "clip": 1.0,
@@ -216,7 +216,7 @@ def train(run: str, out: Path, stop: int, progress: Progress) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % STATE_EVERY == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "log": log}
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "log": log, "recent": recent}
             replace(state_path, lambda part: torch.save(state, part))  # noqa: B023 (called at once)
         progress.update(task, completed=step + 1)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -89,7 +90,7 @@ def find_crossings(curve: pd.DataFrame) -> list[Crossing]:
     signs, defined = _signs(curve), np.isfinite(gradient)
     found: list[Crossing] = []
     known = np.flatnonzero(defined & (signs != 0))
-    for a, b in zip(known, known[1:], strict=False):
+    for a, b in pairwise(known):
         if signs[a] == signs[b]:
             continue
         zeros = [i for i in range(a + 1, b) if defined[i]]
@@ -119,7 +120,7 @@ def _judge(found: Sequence[Crossing], curve: pd.DataFrame, signs: Signs, steps: 
         return [Crossing(c.step, c.direction, True, c.between, c.spans_missing, "no interval") for c in found]
     sure = np.flatnonzero((signs != 0) & ((low > 0) | (high < 0)))
     result = list(found)
-    for a, b in zip(sure, sure[1:], strict=False):
+    for a, b in pairwise(sure):
         inside = [i for i, crossing in enumerate(result) if steps[a] <= crossing.step <= steps[b]]
         if signs[a] != signs[b] and inside:
             middle = inside[len(inside) // 2]
@@ -167,5 +168,5 @@ def _extreme(curve: pd.DataFrame, sign: float) -> Extreme | None:
 
 
 def _sample(curve: pd.DataFrame, i: int) -> Extreme:
-    row = curve.iloc[i]
-    return Extreme(float(row["gradient"]), int(row["step"]), float(row["ci_low"]), float(row["ci_high"]))
+    value, low, high = (float(curve[name].to_numpy(np.float64)[i]) for name in ("gradient", "ci_low", "ci_high"))
+    return Extreme(value, int(curve["step"].iloc[i]), low, high)

@@ -14,6 +14,7 @@ from spectrograd.records import GROUPS
 from spectrograd.results import GRADIENTS
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 PARTS = {"thirds": 3, "halves": 2, "quarters": 4}
 CURVE = ["run", "seed", "stage", "stack", "group", "metric"]
 WHOLE = {"seed": "Int64", "step": "Int64", "depth": "Int16", "num_params": "Int64", "num_early": "Int16", "num_late": "Int16"}
@@ -45,9 +46,13 @@ def band_size(bands: str, num_layers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The values of one run, seed, stage and stack: (metrics, checkpoints, roles, layers), NaN where undefined."""
+    """The values of one run, seed, stage and stack: (metrics, checkpoints, roles, layers), NaN where undefined.
+
+    `exists`, (roles, layers), tells where the run has a matrix at all.
+    """
 
     values: Array
+    exists: Mask
     roles: tuple[str, ...]
     layers: NDArray[np.int64]
     checkpoints: pd.DataFrame
@@ -81,7 +86,7 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
     """
     parse_bands(bands)
     inside = spectra[spectra["layer"].notna()]
-    parts = []
+    parts: list[pd.DataFrame] = []
     for place, rows in inside.groupby(["run", "seed", "stage", "stack"], dropna=False, sort=True):
         model = _arrange(rows, metrics)
         for group, members in GROUPS.items():
@@ -90,9 +95,9 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
                 parts += _describe(model, chosen, group, place, metrics, bands)
     if not parts:
         return pd.DataFrame({name: [] for name in GRADIENTS.names}).astype(WHOLE)
-    table = pd.concat(parts, ignore_index=True).astype(WHOLE)
-    table = pd.concat([table, *_over_seeds(table)], ignore_index=True)
-    return table[GRADIENTS.names].sort_values([*CURVE, "step", "checkpoint"], ignore_index=True, kind="stable")
+    single: pd.DataFrame = pd.concat(parts, ignore_index=True).astype(WHOLE)
+    table: pd.DataFrame = pd.concat([single, *_over_seeds(single)], ignore_index=True)[GRADIENTS.names]
+    return table.sort_values([*CURVE, "step", "checkpoint"], ignore_index=True, kind="stable")
 
 
 def _arrange(rows: pd.DataFrame, metrics: Sequence[str]) -> _Model:
@@ -114,7 +119,7 @@ def _arrange(rows: pd.DataFrame, metrics: Sequence[str]) -> _Model:
         np.add.at(values[i], index, rows[metric].to_numpy(np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
         values = np.where(np.isfinite(values), values, np.nan) / np.where(count > 0, count, np.nan)
-    return _Model(values, roles, layers, first)
+    return _Model(values, count.max(axis=0) > 0, roles, layers, first)
 
 
 def _describe(
@@ -125,7 +130,8 @@ def _describe(
     size = band_size(bands, num_layers)
     early, late = model.values[:, :, chosen, :size], model.values[:, :, chosen, num_layers - size :]
     roles = [model.roles[i] for i in chosen]
-    fixed = _fix_members(early, late)
+    exists = model.exists[chosen]
+    fixed = _fix_members(early, late, exists[:, :size], exists[:, num_layers - size :])
     numbers = _summarize(early, late, *fixed)
     base = {
         **dict(zip(("run", "seed", "stage", "stack"), place, strict=True)),
@@ -140,14 +146,17 @@ def _describe(
         yield pd.DataFrame({**base, "metric": metric, **{name: value[i] for name, value in numbers.items()}, **counts, "note": notes})
 
 
-def _fix_members(early: Array, late: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (metrics, roles, layers of the band): which roles and layers take part, the same at every step."""
-    has_early, has_late = np.isfinite(early), np.isfinite(late)
-    role = (has_early.any(axis=3) & has_late.any(axis=3)).any(axis=1)[:, :, None]
-    return has_early.any(axis=1) & role, has_late.any(axis=1) & role
+def _fix_members(early: Array, late: Array, in_early: Mask, in_late: Mask) -> tuple[Mask, Mask]:
+    """Return (metrics, roles, layers of the band): which roles and layers take part, the same at every step.
+
+    A role takes part if it has a value in both bands at some step, then with every layer in which the run has it: a layer
+    that is never defined makes the gradient undefined, and does not silently drop out.
+    """
+    role: Mask = np.any(np.isfinite(early).any(axis=3) & np.isfinite(late).any(axis=3), axis=1)[:, :, None]
+    return in_early & role, in_late & role
 
 
-def _summarize(early: Array, late: Array, in_early: NDArray[np.bool_], in_late: NDArray[np.bool_]) -> dict[str, Array]:
+def _summarize(early: Array, late: Array, in_early: Mask, in_late: Mask) -> dict[str, Array]:
     """Return means, gradient and interval, (metrics, checkpoints) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means = []
@@ -156,10 +165,11 @@ def _summarize(early: Array, late: Array, in_early: NDArray[np.bool_], in_late: 
             of_role = np.where(member, values, 0).sum(axis=3) / member.sum(axis=3)
             roles = member.any(axis=3)
             means.append(np.where(roles, of_role, 0).sum(axis=2) / roles.sum(axis=2))
-        both, member = np.concatenate([early, late], axis=3), np.concatenate([in_early, in_late], axis=2)[:, None]
+        both = np.concatenate([early, late], axis=3)
+        member = np.concatenate([in_early, in_late], axis=2)[:, None]
         center = np.where(member, both, 0).sum(axis=3, keepdims=True) / member.sum(axis=3, keepdims=True)
         layers = np.where(member, both - center, 0).sum(axis=2) / member.sum(axis=2)
-        present, size = member.any(axis=2), early.shape[3]
+        present, size = member.max(axis=2), early.shape[3]
         squares, count = [], []
         for x, here in ((layers[..., :size], present[..., :size]), (layers[..., size:], present[..., size:])):
             n = here.sum(axis=2)
@@ -178,7 +188,7 @@ def _summarize(early: Array, late: Array, in_early: NDArray[np.bool_], in_late: 
 def _explain(
     early: Array,
     late: Array,
-    masks: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    masks: tuple[Mask, Mask],
     roles: list[str],
     layers: tuple[NDArray[np.int64], NDArray[np.int64]],
     num_layers: int,

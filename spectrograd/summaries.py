@@ -34,7 +34,7 @@ def summarize_runs(results: Results, group: str = "all") -> pd.DataFrame:
         raise UnknownNameError(f"cannot compare group {group!r}: no run has it; groups are {groups}")
     frame = pd.DataFrame(known)
     widths = results.checkpoints.groupby("run")["width"].max() if results.has("checkpoints") else pd.Series(dtype="Int32")
-    frame.insert(2, "width", pd.array([widths.get(run) for run in frame["run"]], dtype="Int32"))
+    frame.insert(2, "width", pd.Series([widths.get(run) for run in frame["run"]], dtype="Int32"))
     return frame.sort_values(["num_params", "run"], ignore_index=True)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from spectrograd.summaries import summarize_runs, to_records
 from synthetic import write_run
 
 import spectrograd
@@ -18,6 +17,7 @@ from spectrograd.figures import FIGURES
 from spectrograd.metrics import COLUMNS
 from spectrograd.readers import READERS, torch_zip
 from spectrograd.records import Spectrum
+from spectrograd.summaries import summarize_runs, to_records
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

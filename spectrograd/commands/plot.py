@@ -62,11 +62,16 @@ def plot(
     spectrograd plot results/ -o figures/ --figure gradient --metric alpha_rank --group qk
     spectrograd plot a/ b/ -o figures/ --x log --format pdf --size single
     """
+    from spectrograd.errors import StorageError
     from spectrograd.figures import FIGURES, NothingToDrawError, draw, get_figure, save
 
     console = make_console(quiet)
     names = [figure.NAME for figure in FIGURES] if "all" in figures else [get_figure(name).NAME for name in figures]
     tables = open_all(results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write to {folder}: {error.strerror or error}; choose another folder with -o") from error
     for name in names:
         try:
             figure = draw(name, tables, metric=metric, group=group, size=size, x=x)
