@@ -152,6 +152,8 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytes
 
         def advance(self) -> None: ...
 
+        def tell(self, text: str) -> None: ...
+
         def finish(self, checkpoint: object) -> None:
             raise KeyboardInterrupt
 

@@ -134,6 +134,10 @@ class _Display:
         self.matrices += 1
         self.bar.advance(self.task)
 
+    def tell(self, text: str) -> None:
+        """Take what is being done, where it is not matrices."""
+        self.bar.update(self.task, description=text)
+
     def finish(self, checkpoint: "CheckpointRef") -> None:
         """Take that a checkpoint is done or refused."""
         self.done += 1

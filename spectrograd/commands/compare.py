@@ -94,7 +94,8 @@ def _write_table(shown: "pd.DataFrame", width: int | None) -> str:
     for name in shown[first]:
         table.add_column(name, justify="right")
     for column in rest:
-        table.add_row(column, *shown[column])
+        if any(shown[column]):
+            table.add_row(column, *shown[column])
     console = Console(width=width, highlight=False)
     with console.capture() as capture:
         console.print(table, markup=False)

@@ -50,6 +50,10 @@ class Progress(Protocol):
         """Take that a checkpoint is done or refused."""
         ...
 
+    def tell(self, text: str) -> None:
+        """Take what is being done, where it is not matrices."""
+        ...
+
 
 @dataclass(slots=True)
 class Analysis:
@@ -164,6 +168,8 @@ def run_analysis(
                     make_tables(folder, chosen, analysis.refused, bands, provenance)
                     made = time.monotonic()
     finally:  # on Ctrl-C too: what was finished is in the tables
+        if progress is not None:
+            progress.tell("making the tables")
         make_tables(folder, chosen, analysis.refused, bands, provenance)
     analysis.seconds = time.monotonic() - begin
     return analysis
