@@ -17,11 +17,15 @@ from spectrograd.errors import CheckpointError
 HOSTILE_MODULES = {
     "os", "posix", "nt", "subprocess", "sys", "io", "_io", "socket", "shutil", "importlib", "runpy", "pty", "ctypes", "webbrowser", "code",
     "codeop", "commands", "pip", "asyncio", "multiprocessing", "threading", "signal", "tempfile", "urllib", "http", "ftplib", "pickle",
-    "_pickle", "marshal", "imp", "pdb", "bdb", "timeit", "cProfile", "profile", "trace", "operator", "builtins.eval", "types", "inspect",
+    "_pickle", "marshal", "imp", "pdb", "bdb", "timeit", "cProfile", "profile", "trace", "operator", "types", "inspect",
+}  # fmt: skip
+HOSTILE_BUILTINS = {
+    "eval", "exec", "execfile", "compile", "open", "file", "input", "raw_input", "__import__", "getattr", "setattr", "delattr", "apply",
+    "breakpoint", "globals", "locals", "vars",
 }  # fmt: skip
 PLAIN_BUILTINS: dict[str, Callable[..., Any]] = {
     "set": set, "frozenset": frozenset, "list": list, "dict": dict, "tuple": tuple, "int": int, "float": float, "bool": bool, "str": str,
-    "bytes": bytes, "bytearray": bytearray, "complex": complex, "slice": slice, "range": range, "object": object,
+    "bytes": bytes, "bytearray": bytearray, "complex": complex, "slice": slice, "range": range, "xrange": range, "object": object,
 }  # fmt: skip
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "LongStorage": "int64",
@@ -104,7 +108,7 @@ class _StubUnpickler(pickle.Unpickler):
         if module in ("builtins", "__builtin__"):
             if name in PLAIN_BUILTINS:
                 return PLAIN_BUILTINS[name]
-            if name[:1].islower():  # exec, eval, getattr, open …: a function; exceptions and the like become stubs
+            if name in HOSTILE_BUILTINS:
                 raise self._hostile(module, name)
         if module.split(".")[0] in HOSTILE_MODULES:
             raise self._hostile(module, name)

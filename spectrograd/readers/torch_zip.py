@@ -2,7 +2,8 @@
 
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,14 +60,21 @@ def read(path: Path, key: str) -> "torch.Tensor":
     import torch
 
     stored = _load(path)[0][key]
+    with _naming_damage(path):
+        return _map(path, stored, getattr(torch, stored.dtype))
+
+
+def _map(path: Path, stored: StoredTensor, dtype: "torch.dtype") -> "torch.Tensor":
+    """Return a tensor as a view of its storage in the mapped file, checked not to reach over its end."""
+    import torch
+
     if 0 in stored.shape:
-        return torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
-    dtype: torch.dtype = getattr(torch, stored.dtype)
+        return torch.empty(stored.shape, dtype=dtype)
     start, size = _locate(path, stored.storage)
     count = size // dtype.itemsize
     last = stored.offset + sum((side - 1) * stride for side, stride in zip(stored.shape, stored.stride, strict=True))
     if last >= count or min(stored.stride, default=0) < 0 or stored.offset < 0:
-        raise CheckpointError(f"cannot read {key} of {path}: it reaches over the end of its storage; save the file again")
+        raise CheckpointError(f"cannot read {path}: a tensor reaches over the end of its storage; save the file again")
     if start % dtype.itemsize:  # torch writes storages aligned; other zip tools may not
         with path.open("rb") as file:
             file.seek(start)
@@ -77,17 +85,28 @@ def read(path: Path, key: str) -> "torch.Tensor":
     return flat.as_strided(stored.shape, stored.stride, flat.storage_offset() + stored.offset)
 
 
+@contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    """Give whatever a damaged file makes zipfile or torch raise the one sentence that says so."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"cannot read {path}: the file is damaged ({type(error).__name__}); copy or save it again") from error
+
+
 @lru_cache(maxsize=8)
 def _load_at(path: Path, _mtime: int, _size: int) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
-    with _open(path) as archive:
-        names = [name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1]
+    with _naming_damage(path), _open(path) as archive:
+        members = set(archive.namelist())
+        names = [name for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(names) != 1:
             raise CheckpointError(f"cannot read {path}: a zip file, but not one that torch.save wrote")
         root = names[0].removesuffix("data.pkl")
-        if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
+        if f"{root}byteorder" in members and archive.read(f"{root}byteorder") != b"little":
             raise CheckpointError(f"cannot read {path}: it was written on a big-endian machine, which is not supported")
         content = load_stub_pickle(archive.read(names[0]), str(path))
-        members = set(archive.namelist())
     weights = _find_weights(content)
     missing = {t.storage for t in weights.values() if f"{root}data/{t.storage}" not in members and 0 not in t.shape}
     if missing:

@@ -109,11 +109,10 @@ def _group(folder: Path, files: list[Path]) -> list[Unit]:
             units.append(Unit(folder, file.stem, (file,)))
     for (stem, suffix), present in sharded.items():
         units.append(Unit(folder, stem, tuple(present), _find_missing(folder, stem, suffix, present)))
-    indexed = {unit.stem for unit in units if unit.sharded or unit.refused}
-    for index in sorted(folder.glob("*.index.json")):
-        stem, suffix = index.name.removesuffix(".index.json").rsplit(".", 1) if "." in index.stem.removesuffix(".index") else ("", "")
-        if files and stem and stem not in indexed and not any(unit.stem == stem for unit in units):
-            units.append(Unit(folder, stem, (), _find_missing(folder, stem, f".{suffix}", [])))
+    for index in sorted(folder.glob("*.index.json")):  # an index without any of its shards
+        stem, dot, suffix = index.name.removesuffix(".index.json").rpartition(".")
+        if f".{suffix}" in WEIGHT_SUFFIXES and all(unit.stem != stem for unit in units):
+            units.append(Unit(folder, stem, (), _find_missing(folder, stem, f"{dot}{suffix}", [])))
     return units
 
 
