@@ -1,7 +1,7 @@
 """Gradients over steps → events: crossings, peaks and troughs, where a curve settles, where it ends."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ def select_curve(gradients: pd.DataFrame, run: str, metric: str, group: str, sta
     Raises
     ------
     UnknownNameError
-        If the table has no such run, metric or group.
+        If the table has no such run, metric, group or stack.
     """
     curve = gradients
     for column, name in (("run", run), ("metric", metric), ("group", group)):
@@ -68,6 +68,8 @@ def select_curve(gradients: pd.DataFrame, run: str, metric: str, group: str, sta
         if curve.empty:
             raise UnknownNameError(f"cannot find {column} {name!r} of run {run!r} in the gradients table")
     stacks = sorted(curve["stack"].dropna().unique())
+    if stack is not None and stack not in stacks:
+        raise UnknownNameError(f"cannot find stack {stack!r} of run {run!r}: its stacks are {', '.join(stacks) or 'not named'}")
     if stacks:
         curve = curve[curve["stack"] == (stack or ("decoder" if "decoder" in stacks else stacks[0]))]
     if curve["seed"].nunique() > 1:
@@ -89,20 +91,20 @@ def find_crossings(curve: pd.DataFrame) -> list[Crossing]:
     steps, gradient = curve["step"].to_numpy(np.int64), curve["gradient"].to_numpy(np.float64)
     signs, defined = _signs(curve), np.isfinite(gradient)
     found: list[Crossing] = []
-    known = np.flatnonzero(defined & (signs != 0))
-    for a, b in pairwise(known):
+    neighbours: list[tuple[int, int]] = []
+    for a, b in pairwise(np.flatnonzero(signs)):
         if signs[a] == signs[b]:
             continue
         zeros = [i for i in range(a + 1, b) if defined[i]]
         if zeros:
-            at, between = (steps[zeros[0]] + steps[zeros[-1]]) / 2, (steps[a], steps[b])
+            at = (steps[zeros[0]] + steps[zeros[-1]]) / 2
         else:
             at = steps[a] + (steps[b] - steps[a]) * gradient[a] / (gradient[a] - gradient[b])
-            between = (steps[a], steps[b])
         direction: Literal["up", "down"] = "up" if signs[b] > 0 else "down"
-        missing = bool(np.any(~defined[a:b]))
-        found.append(Crossing(float(at), direction, False, (int(between[0]), int(between[1])), missing))
-    return _judge(found, curve, signs, steps)
+        missing = not bool(defined[a:b].all())
+        found.append(Crossing(float(at), direction, False, (int(steps[a]), int(steps[b])), missing))
+        neighbours.append((int(a), int(b)))
+    return _judge(found, neighbours, curve, signs)
 
 
 def _signs(curve: pd.DataFrame) -> Signs:
@@ -113,19 +115,21 @@ def _signs(curve: pd.DataFrame) -> Signs:
     return np.where(zero, 0, np.sign(np.nan_to_num(gradient))).astype(np.int64)
 
 
-def _judge(found: Sequence[Crossing], curve: pd.DataFrame, signs: Signs, steps: NDArray[np.int64]) -> list[Crossing]:
-    """Return the crossings with those marked that lie between samples of confident and opposite sign."""
+def _judge(found: list[Crossing], neighbours: list[tuple[int, int]], curve: pd.DataFrame, signs: Signs) -> list[Crossing]:
+    """Return the crossings with those marked that lie between samples of confident and opposite sign.
+
+    `neighbours` holds, for each crossing, the places in the curve of the samples around it.
+    """
     low, high = curve["ci_low"].to_numpy(np.float64), curve["ci_high"].to_numpy(np.float64)
     if not np.any(np.isfinite(low) & np.isfinite(high)):
-        return [Crossing(c.step, c.direction, True, c.between, c.spans_missing, "no interval") for c in found]
+        return [replace(crossing, confident=True, note="no interval") for crossing in found]
+    steps, result = curve["step"].to_numpy(np.int64), list(found)
     sure = np.flatnonzero((signs != 0) & ((low > 0) | (high < 0)))
-    result = list(found)
     for a, b in pairwise(sure):
-        inside = [i for i, crossing in enumerate(result) if steps[a] <= crossing.step <= steps[b]]
-        if signs[a] != signs[b] and inside:
+        if signs[a] != signs[b]:
+            inside = [i for i, (start, end) in enumerate(neighbours) if a <= start and end <= b]
             middle = inside[len(inside) // 2]
-            c = result[middle]
-            result[middle] = Crossing(c.step, c.direction, True, (int(steps[a]), int(steps[b])), c.spans_missing, c.note)
+            result[middle] = replace(result[middle], confident=True, between=(int(steps[a]), int(steps[b])))
     return result
 
 

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,14 +11,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from spectrograd.errors import UnknownNameError
-from spectrograd.records import GROUPS
-from spectrograd.results import GRADIENTS
+from spectrograd.records import GROUPS, join_notes
+from spectrograd.results import GRADIENTS, to_frame
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 PARTS = {"thirds": 3, "halves": 2, "quarters": 4}
 CURVE = ["run", "seed", "stage", "stack", "group", "metric"]
 WHOLE = {"seed": "Int64", "step": "Int64", "depth": "Int16", "num_params": "Int64", "num_early": "Int16", "num_late": "Int16"}
+NUMBERS = ("early_mean", "late_mean", "gradient", "ci_low", "ci_high")
 
 
 def parse_bands(bands: str) -> str:
@@ -44,26 +46,13 @@ def band_size(bands: str, num_layers: int) -> int:
     return min(int(bands), num_layers // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The values of one run, seed, stage and stack: (metrics, checkpoints, roles, layers), NaN where undefined.
-
-    `exists`, (roles, layers), tells where the run has a matrix at all.
-    """
-
-    values: Array
-    exists: Mask
-    roles: tuple[str, ...]
-    layers: NDArray[np.int64]
-    checkpoints: pd.DataFrame
-
-
 def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str = "thirds") -> pd.DataFrame:
-    """Return the gradients table: one row per checkpoint, stack, group and metric.
+    """Return the gradients table: one row per checkpoint, stack, group and metric, in the columns of `results.GRADIENTS`.
 
     gradient = mean over the late band of layers − mean over the early band. A band's mean takes the matrices of a role
     within a layer first, then the layers of each role, then the roles. Roles and layers are fixed for run, group and
-    metric: where one of them is undefined, so is the gradient, and the note names it.
+    metric: where one of them is undefined, so is the gradient, and the note names it. A matrix that is missing at a
+    checkpoint counts as undefined there.
 
     Parameters
     ----------
@@ -73,6 +62,11 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
         Its columns to take.
     bands : str
         `thirds` (the first and last max(1, L // 3) of L layers), `halves`, `quarters`, or a number of layers.
+
+    Raises
+    ------
+    UnknownNameError
+        If `bands` is none of these.
 
     Notes
     -----
@@ -88,154 +82,174 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
     inside = spectra[spectra["layer"].notna()]
     parts: list[pd.DataFrame] = []
     for place, rows in inside.groupby(["run", "seed", "stage", "stack"], dropna=False, sort=True):
-        model = _arrange(rows, metrics)
-        for group, members in GROUPS.items():
-            chosen = [i for i, role in enumerate(model.roles) if role in members]
-            if chosen:
-                parts += _describe(model, chosen, group, place, metrics, bands)
+        frame = _tabulate(_locate(rows), rows, metrics, bands)
+        if len(frame):
+            names: dict[str, Any] = dict(zip(("run", "seed", "stage", "stack"), place, strict=True))
+            parts.append(frame.assign(**names))
     if not parts:
-        return pd.DataFrame({name: [] for name in GRADIENTS.names}).astype(WHOLE)
+        return to_frame(GRADIENTS.empty_table())
     single: pd.DataFrame = pd.concat(parts, ignore_index=True).astype(WHOLE)
     table: pd.DataFrame = pd.concat([single, *_over_seeds(single)], ignore_index=True)[GRADIENTS.names]
     return table.sort_values([*CURVE, "step", "checkpoint"], ignore_index=True, kind="stable")
 
 
-def _arrange(rows: pd.DataFrame, metrics: Sequence[str]) -> _Model:
-    """Return the values of a stack as one array; several matrices of a role in a layer (experts) are averaged."""
-    first = rows.drop_duplicates("checkpoint").sort_values(["step", "checkpoint"], ignore_index=True)
-    place = {name: i for i, name in enumerate(first["checkpoint"])}
+# Shapes: C checkpoints, R roles, L layers, b layers a band.
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where the matrices of one run, seed, stage and stack lie: rows of the table in an array of (C, R, L)."""
+
+    checkpoints: pd.DataFrame
+    roles: tuple[str, ...]
+    layers: NDArray[np.int64]
+    index: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return len(self.checkpoints), len(self.roles), len(self.layers)
+
+    def add_up(self, weights: Array | None = None) -> Array:
+        """Return the number of matrices in each cell, (C, R, L), or the sum of one value of each."""
+        return np.bincount(self.index, weights, int(np.prod(self.shape))).astype(np.float64).reshape(self.shape)
+
+
+def _locate(rows: pd.DataFrame) -> _Grid:
+    checkpoints = rows.drop_duplicates("checkpoint").sort_values(["step", "checkpoint"], ignore_index=True)
     roles = tuple(sorted(rows["role"].unique()))
     layers = np.sort(rows["layer"].unique().astype(np.int64))
-    index = (
-        rows["checkpoint"].map(place).to_numpy(np.int64),
-        rows["role"].map({role: i for i, role in enumerate(roles)}).to_numpy(np.int64),
-        np.searchsorted(layers, rows["layer"].to_numpy(np.int64)),
-    )
-    shape = (len(place), len(roles), len(layers))
-    count = np.zeros(shape)
-    np.add.at(count, index, 1)
-    values = np.zeros((len(metrics), *shape))
-    for i, metric in enumerate(metrics):
-        np.add.at(values[i], index, rows[metric].to_numpy(np.float64))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.where(np.isfinite(values), values, np.nan) / np.where(count > 0, count, np.nan)
-    return _Model(values, count.max(axis=0) > 0, roles, layers, first)
+    at = pd.Index(checkpoints["checkpoint"]).get_indexer(rows["checkpoint"])
+    role = pd.Index(roles).get_indexer(rows["role"])
+    layer = np.searchsorted(layers, rows["layer"].to_numpy(np.int64))
+    index = np.ravel_multi_index((at, role, layer), (len(checkpoints), len(roles), len(layers)))
+    # a stack has at least the blocks of which matrices are seen; more where some block has none that can be analysed
+    depth = checkpoints["depth"].fillna(0).clip(lower=len(layers)) if "depth" in checkpoints else len(layers)
+    kept = checkpoints[["step", "step_kind", "checkpoint", "num_params"]].assign(depth=depth)
+    return _Grid(kept, roles, layers, index)
 
 
-def _describe(
-    model: _Model, chosen: list[int], group: str, place: tuple[object, ...], metrics: Sequence[str], bands: str
-) -> Iterator[pd.DataFrame]:
-    """Yield the rows of one group, a frame for each metric."""
-    num_layers, num_steps = len(model.layers), len(model.checkpoints)
+def _tabulate(grid: _Grid, rows: pd.DataFrame, metrics: Sequence[str], bands: str) -> pd.DataFrame:
+    """Return the rows of one stack: for each metric and group those of all checkpoints."""
+    num_steps, _, num_layers = grid.shape
     size = band_size(bands, num_layers)
-    early, late = model.values[:, :, chosen, :size], model.values[:, :, chosen, num_layers - size :]
-    roles = [model.roles[i] for i in chosen]
-    exists = model.exists[chosen]
-    fixed = _fix_members(early, late, exists[:, :size], exists[:, num_layers - size :])
-    numbers = _summarize(early, late, *fixed)
-    base = {
-        **dict(zip(("run", "seed", "stage", "stack"), place, strict=True)),
-        **{name: model.checkpoints[name].to_numpy() for name in ("step", "step_kind", "checkpoint", "num_params")},
-        "depth": num_layers, "group": group, "bands": bands,
-    }  # fmt: skip
-    bands_layers = (model.layers[:size], model.layers[num_layers - size :])
-    for i, metric in enumerate(metrics):
-        masks = (fixed[0][i], fixed[1][i])
-        notes = _explain(early[i], late[i], masks, roles, bands_layers, num_layers) if num_steps else []
-        counts = {"num_early": int(masks[0].any(axis=0).sum()), "num_late": int(masks[1].any(axis=0).sum())}
-        yield pd.DataFrame({**base, "metric": metric, **{name: value[i] for name, value in numbers.items()}, **counts, "note": notes})
+    edge = np.r_[0:size, num_layers - size : num_layers]
+    groups = {name: [i for i, role in enumerate(grid.roles) if role in members] for name, members in GROUPS.items()}
+    groups = {name: chosen for name, chosen in groups.items() if chosen}
+    count = grid.add_up()
+    most = count.max(axis=0)
+    labels: list[tuple[str, str]] = []
+    blocks: list[Array] = []
+    notes: list[str] = []
+    for metric in metrics:
+        with np.errstate(invalid="ignore"):  # a cell without a matrix: 0 / 0
+            values = grid.add_up(rows[metric].to_numpy(np.float64, na_value=np.nan)) / np.where(count == most, count, np.nan)
+        values[~np.isfinite(values)] = np.nan
+        for group, chosen in groups.items():
+            banded = values[:, chosen][:, :, edge]
+            member = _fix_members(banded, (most[chosen] > 0)[:, edge], size)
+            labels.append((group, metric))
+            blocks.append(_summarize(banded, member, size))
+            notes += _explain(banded, member, [grid.roles[i] for i in chosen], grid.layers[edge])
+    frame = grid.checkpoints.iloc[np.tile(np.arange(num_steps), len(labels))].reset_index(drop=True)
+    numbers = np.concatenate(blocks, axis=1) if blocks else np.empty((7, 0))
+    frame = frame.assign(bands=bands, note=notes, **dict(zip((*NUMBERS, "num_early", "num_late"), numbers, strict=True)))
+    return frame.assign(**{name: np.repeat([label[i] for label in labels], num_steps) for i, name in enumerate(("group", "metric"))})
 
 
-def _fix_members(early: Array, late: Array, in_early: Mask, in_late: Mask) -> tuple[Mask, Mask]:
-    """Return (metrics, roles, layers of the band): which roles and layers take part, the same at every step.
+def _fix_members(values: Array, exists: Mask, size: int) -> Mask:
+    """Return (R, 2b): which roles and layers take part, the same at every step.
 
     A role takes part if it has a value in both bands at some step, then with every layer in which the run has it: a layer
     that is never defined makes the gradient undefined, and does not silently drop out.
     """
-    role: Mask = np.any(np.isfinite(early).any(axis=3) & np.isfinite(late).any(axis=3), axis=1)[:, :, None]
-    return in_early & role, in_late & role
+    known = np.isfinite(values)
+    role = np.any(known[:, :, :size].any(axis=2) & known[:, :, size:].any(axis=2), axis=0)
+    member: Mask = exists & role[:, None]
+    return member
 
 
-def _summarize(early: Array, late: Array, in_early: Mask, in_late: Mask) -> dict[str, Array]:
-    """Return means, gradient and interval, (metrics, checkpoints) each."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = []
-        for values, mask in ((early, in_early), (late, in_late)):
-            member = mask[:, None]
-            of_role = np.where(member, values, 0).sum(axis=3) / member.sum(axis=3)
-            roles = member.any(axis=3)
-            means.append(np.where(roles, of_role, 0).sum(axis=2) / roles.sum(axis=2))
-        both = np.concatenate([early, late], axis=3)
-        member = np.concatenate([in_early, in_late], axis=2)[:, None]
-        center = np.where(member, both, 0).sum(axis=3, keepdims=True) / member.sum(axis=3, keepdims=True)
-        layers = np.where(member, both - center, 0).sum(axis=2) / member.sum(axis=2)
-        present, size = member.max(axis=2), early.shape[3]
-        squares, count = [], []
-        for x, here in ((layers[..., :size], present[..., :size]), (layers[..., size:], present[..., size:])):
-            n = here.sum(axis=2)
-            mean = np.where(here, x, 0).sum(axis=2) / n
-            squares.append(np.where(here, (x - mean[..., None]) ** 2, 0).sum(axis=2))
-            count.append(np.broadcast_to(n, mean.shape))
-        freedom = count[0] + count[1] - 2
-        error = np.sqrt((squares[0] + squares[1]) / freedom * (1 / count[0] + 1 / count[1]))
-        half = np.where((count[0] > 1) & (count[1] > 1), stats.t.ppf(0.975, np.maximum(freedom, 1)) * error, np.nan)
-    gradient = means[1] - means[0]
-    return {
-        "early_mean": means[0], "late_mean": means[1], "gradient": gradient, "ci_low": gradient - half, "ci_high": gradient + half,
-    }  # fmt: skip
+def _summarize(values: Array, member: Mask, size: int) -> Array:
+    """Return means, gradient, interval and numbers of layers, (7, C), from the two bands, (C, R, 2b)."""
+    taken = member.any(axis=1)
+    if not taken.any():
+        return np.vstack([np.full((5, len(values)), np.nan), np.zeros((2, len(values)))])
+    values, member = values[:, taken], member[taken]
+    known = np.where(member, values, 0)
+    early, late = ((known[:, :, s].sum(axis=2) / member[:, s].sum(axis=1)).mean(axis=1) for s in (np.s_[:size], np.s_[size:]))
+    center = known.sum(axis=2) / member.sum(axis=1)
+    present: Mask = np.any(member, axis=0)
+    layers = np.where(member, values - center[:, :, None], 0).sum(axis=1)[:, present] / member.sum(axis=0)[present]
+    num_early, num_late = int(present[:size].sum()), int(present[size:].sum())
+    sides = layers[:, :num_early], layers[:, num_early:]
+    squares = sum(((side - side.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) for side in sides)
+    freedom = num_early + num_late - 2
+    half = np.full(len(values), np.nan)
+    if min(num_early, num_late) > 1:  # a side with one layer says nothing of its spread
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(squares / freedom * (1 / num_early + 1 / num_late))
+    gradient = late - early
+    counts = np.full((2, len(values)), [[num_early], [num_late]])
+    return np.vstack([early, late, gradient, gradient - half, gradient + half, counts])
 
 
-def _explain(
-    early: Array,
-    late: Array,
-    masks: tuple[Mask, Mask],
-    roles: list[str],
-    layers: tuple[NDArray[np.int64], NDArray[np.int64]],
-    num_layers: int,
-) -> list[str]:
-    """Return the note of each checkpoint of one metric: which fixed members are undefined there."""
-    if num_layers < 2:
-        return ["one layer"] * len(early)
-    member = np.concatenate(masks, axis=1)
+def _explain(values: Array, member: Mask, roles: list[str], layers: NDArray[np.int64]) -> list[str]:
+    """Return the note of each checkpoint: which fixed members are undefined there, and in the first what is left out."""
+    if not len(layers):
+        return ["one layer"] * len(values)
+    left = ", ".join(role for role, at in zip(roles, member, strict=True) if not at.any())
     if not member.any():
-        return ["undefined in every layer of a band"] * len(early)
-    gone = member & ~np.isfinite(np.concatenate([early, late], axis=2))
-    numbers = np.concatenate(layers)
-    notes = []
-    for lost in gone:
-        names = [f"{role} undefined in layers {_list_layers(numbers[at])}" for role, at in zip(roles, lost, strict=True) if at.any()]
-        notes.append("; ".join(names))
-    left = [role for role, at in zip(roles, member, strict=True) if not at.any()]
+        return [f"never defined in both bands: {left}"] * len(values)
+    gone = member & ~np.isfinite(values)
+    notes = [""] * len(values)
+    texts: dict[bytes, str] = {}
+    for i in np.flatnonzero(gone.any(axis=(1, 2))):
+        key = gone[i].tobytes()
+        if key not in texts:
+            texts[key] = _name_members(gone[i], roles, layers)
+        notes[i] = texts[key]
     if left:
-        notes[0] = "; ".join(filter(None, [notes[0], f"left out, never defined in both bands: {', '.join(left)}"]))
+        notes[0] = join_notes(notes[0], f"left out, never defined in both bands: {left}")
     return notes
 
 
+def _name_members(gone: Mask, roles: list[str], layers: NDArray[np.int64]) -> str:
+    """Return the roles and layers that are undefined: `o undefined in layers 0-2, 5`."""
+    where: dict[str, list[str]] = {}
+    for role, lost in zip(roles, gone, strict=True):
+        if lost.any():
+            where.setdefault(_list_layers(layers[lost]), []).append(role)
+    return "; ".join(f"{', '.join(names)} undefined in {text}" for text, names in where.items())
+
+
 def _list_layers(layers: NDArray[np.int64]) -> str:
-    """Return layer numbers with runs shortened: `0-2, 5`."""
-    numbers = sorted({int(layer) for layer in layers})
-    breaks = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1]
-    spans = [numbers[a:b] for a, b in zip([0, *breaks], [*breaks, len(numbers)], strict=True)]
-    return ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
+    """Return ascending layer numbers with runs shortened: `layers 0-2, 5`."""
+    spans = np.split(layers, np.flatnonzero(np.diff(layers) != 1) + 1)
+    text = ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
+    return f"layer {text}" if len(layers) == 1 else f"layers {text}"
 
 
 def _over_seeds(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the rows with seed null of runs that have several seeds: mean over the seeds that share a step, t interval."""
-    seeds = table.groupby("run")["seed"].nunique()
-    several = table[table["run"].isin(seeds.index[seeds > 1]) & table["step"].notna() & table["seed"].notna()]
-    keys = ["run", "stage", "stack", "group", "metric", "step", "step_kind"]
+    """Yield the rows with seed null of runs that have several seeds: mean over those that share a step, t interval.
+
+    Where one of them is undefined the mean is too.
+    """
+    placed = table[table["step"].notna() & table["seed"].notna()]
+    total = placed.groupby("run")["seed"].nunique()
+    several = placed[placed["run"].isin(total.index[total > 1])]
     if several.empty:
         return
-    grouped = several.groupby(keys, dropna=False, sort=True)
-    frame = grouped.agg(
+    keys = ["run", "stage", "stack", "group", "metric", "step", "step_kind"]
+    frame = several.groupby(keys, dropna=False, sort=True).agg(
         depth=("depth", "first"), num_params=("num_params", "first"), bands=("bands", "first"), num_early=("num_early", "first"),
         num_late=("num_late", "first"), early_mean=("early_mean", "mean"), late_mean=("late_mean", "mean"), gradient=("gradient", "mean"),
-        spread=("gradient", "std"), count=("gradient", "count"), size=("gradient", "size"),
+        spread=("gradient", "std"), defined=("gradient", "count"), size=("gradient", "size"),
     ).reset_index()  # fmt: skip
-    with np.errstate(invalid="ignore", divide="ignore"):
-        half = stats.t.ppf(0.975, np.maximum(frame["count"] - 1, 1)) * frame["spread"] / np.sqrt(frame["count"])
+    frame = frame[frame["size"] > 1].reset_index(drop=True)
+    whole, size = frame["defined"] == frame["size"], frame["size"].to_numpy(np.int64)
+    for name in ("early_mean", "late_mean", "gradient"):
+        frame[name] = frame[name].where(whole)
+    half = stats.t.ppf(0.975, size - 1) * frame["spread"] / np.sqrt(size)
     frame["ci_low"], frame["ci_high"] = frame["gradient"] - half, frame["gradient"] + half
-    frame["note"] = [f"mean of {count} seeds" for count in frame["count"]]
+    counts = [f"{n}" if n == of else f"{n} of {of}" for n, of in zip(size, frame["run"].map(total), strict=True)]
+    notes = [f"mean of {count} seeds" for count in counts]
+    frame["note"] = [note if ok else f"{note}, undefined in one or more" for note, ok in zip(notes, whole, strict=True)]
     frame["checkpoint"] = "seeds at " + frame["step_kind"].astype(str) + " " + frame["step"].astype(str)
     frame["seed"] = pd.array([pd.NA] * len(frame), dtype="Int64")
-    yield frame.drop(columns=["spread", "count", "size"]).astype(WHOLE)
+    yield frame.drop(columns=["spread", "defined", "size"]).astype(WHOLE)

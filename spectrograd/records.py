@@ -190,9 +190,8 @@ def join_notes(*notes: str) -> str:
 
 
 def format_count(count: float) -> str:
-    """Return a count as a label has it, in three digits: `115K`, `30.4M`, `1.2B`."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if count >= 0.9995 * size:
-            value = count / size
-            return f"{value:.0f}{letter}" if value >= 99.95 or value == round(value) else f"{value:.3g}{letter}"
-    return f"{count:.0f}"
+    """Return a number of parameters as a label has it: `115K`, `30.4M`, `1.2B`."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if round(count / size, 1) >= 1:
+            return f"{count / size:.1f}".removesuffix(".0") + letter
+    return f"{count / 1e3:.0f}K" if round(count / 1e3) >= 1 and count >= 1e3 else f"{count:.0f}"

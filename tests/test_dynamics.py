@@ -143,3 +143,11 @@ def test_select_curve_takes_one_kind_one_stack_and_the_mean_of_seeds() -> None:
     assert select_curve(seeds, "a", "m", "all")["gradient"].tolist() == [2]
     with pytest.raises(UnknownNameError, match="metric 'n'"):
         select_curve(table, "a", "n", "all")
+
+
+def test_a_stack_that_does_not_exist() -> None:
+    table = pd.DataFrame(
+        {"run": ["a"], "metric": ["m"], "group": ["all"], "stack": ["decoder"], "seed": [None], "step": [1], "step_kind": ["step"]}
+    )
+    with pytest.raises(UnknownNameError, match="its stacks are decoder"):
+        select_curve(table, "a", "m", "all", "encoder")

@@ -1,11 +1,12 @@
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import stats
 
 from spectrograd.errors import UnknownNameError
 from spectrograd.gradients import band_size, compute_gradients, parse_bands
-from spectrograd.results import GRADIENTS
+from spectrograd.results import GRADIENTS, to_frame
 
 METRIC = "stable_rank"
 
@@ -164,3 +165,84 @@ def test_seeds_get_a_mean_with_an_interval_over_seeds() -> None:
 def test_an_empty_table_gives_an_empty_table() -> None:
     frame = spectra({(1, "q", 0): 1.0})
     assert compute_gradients(frame.iloc[:0], [METRIC]).columns.tolist() == GRADIENTS.names
+
+
+def test_an_expert_that_is_missing_at_one_checkpoint_is_undefined_there() -> None:
+    experts = pd.concat([spectra({(step, "mlp_up", i): 10.0 * e + i for step in (1, 2) for i in range(3)}, expert=e) for e in (0, 1)])
+    gone = experts["step"].eq(2) & experts["expert"].eq(1) & experts["layer"].eq(2)
+    table = compute_gradients(experts[~gone], [METRIC])
+    assert gradient(table, "mlp_up", 1)["gradient"] == pytest.approx(2)
+    assert np.isnan(gradient(table, "mlp_up", 2)["gradient"])
+    assert gradient(table, "mlp_up", 2)["note"] == "mlp_up undefined in layer 2"
+
+
+def test_a_layer_that_is_never_defined_does_not_drop_out() -> None:
+    values = {(step, "q", i): np.nan if i == 1 else i + 1.0 for step in (1, 2) for i in range(6)}
+    rows = compute_gradients(spectra(values), [METRIC]).query("group == 'q'")
+    assert rows["gradient"].isna().all()
+    assert rows["note"].tolist() == ["q undefined in layer 1"] * 2
+
+
+def test_members_are_fixed_for_each_metric_alone() -> None:
+    frame = spectra({(1, role, i): i + 1.0 for role in "qk" for i in range(6)})
+    frame["alpha_rank"] = frame[METRIC].where(frame["role"] == "q")
+    table = compute_gradients(frame, [METRIC, "alpha_rank"]).query("group == 'qk'").set_index("metric")
+    assert table["gradient"].to_dict() == {METRIC: pytest.approx(4), "alpha_rank": pytest.approx(4)}
+    assert table["note"].to_dict() == {METRIC: "", "alpha_rank": "left out, never defined in both bands: k"}
+
+
+def test_roles_in_different_layers_as_hybrid_models_have_them() -> None:
+    """Attention in every second layer, SSM in the others: each role's mean counts once, layers count where a role is."""
+    values = {(1, "ssm_in" if i % 2 else "q", i): float(i**2) for i in range(12)}
+    row = gradient(compute_gradients(spectra(values), [METRIC]), "all")
+    q, ssm = np.mean([64, 100]) - np.mean([0, 4]), np.mean([81, 121]) - np.mean([1, 9])
+    assert row["gradient"] == pytest.approx((q + ssm) / 2)
+    assert (row["num_early"], row["num_late"]) == (4, 4)
+    assert row["ci_low"] < row["gradient"] < row["ci_high"]
+
+
+def test_roles_undefined_in_the_same_layers_share_a_note() -> None:
+    values = {(step, role, i): np.nan if step == 0 and role != "q" else 1.0 for step in (0, 1) for role in "qkv" for i in range(3)}
+    assert gradient(compute_gradients(spectra(values), [METRIC]), "attn", 0)["note"] == "k, v undefined in layers 0, 2"
+
+
+def test_seeds_that_share_a_step_and_one_that_is_undefined() -> None:
+    steps = {0: (0, 10, 20, 30), 1: (0, 10, 30), 2: (0, 30)}
+    frame = pd.concat([spectra({(step, "q", i): (seed + 1.0) * i for step in steps[seed] for i in range(3)}, seed=seed) for seed in steps])
+    frame.loc[frame["seed"].eq(2) & frame["step"].eq(30), METRIC] = np.nan
+    table = compute_gradients(frame.astype({"seed": "Int64"}), [METRIC])
+    mean = table[table["seed"].isna() & table["group"].eq("q")].set_index("step")
+    assert mean["gradient"].to_dict() == {0: pytest.approx(4), 10: pytest.approx(3), 30: pytest.approx(np.nan, nan_ok=True)}
+    assert mean["note"].to_dict() == {0: "mean of 3 seeds", 10: "mean of 2 of 3 seeds", 30: "mean of 3 seeds, undefined in one or more"}
+
+
+def test_rows_are_sorted_and_fit_the_schema() -> None:
+    timeless = spectra({(5, "q", i): 1.0 for i in range(3)}, checkpoint="final").assign(
+        step=pd.array([pd.NA] * 3, dtype="Int64"), step_kind=None
+    )
+    runs = [spectra({(step, "q", i): 1.0 for step in (100, 20) for i in range(3)}, run=run) for run in ("b", "a")]
+    table = compute_gradients(pd.concat([timeless, *runs], ignore_index=True), [METRIC])
+    order = table.query("group == 'q'")[["run", "checkpoint"]].agg(" ".join, axis=1).tolist()
+    assert order == ["a step_20", "a step_100", "b step_20", "b step_100", "r final"]
+    for frame in (table, compute_gradients(timeless.iloc[:0], [METRIC])):
+        again = to_frame(pa.Table.from_pandas(frame, schema=GRADIENTS, preserve_index=False))
+        pd.testing.assert_frame_equal(again.astype(object).fillna("null"), frame.astype(object).fillna("null"), check_dtype=False)
+        assert {name: str(frame[name].dtype) for name in ("seed", "step", "depth", "num_early")} == {
+            "seed": "Int64", "step": "Int64", "depth": "Int16", "num_early": "Int16",
+        }  # fmt: skip
+
+
+def test_depth_counts_blocks_without_matrices_too() -> None:
+    assert gradient(compute_gradients(spectra({(1, "q", i): 1.0 for i in (0, 1, 5)}).assign(depth=6), [METRIC]), "q")["depth"] == 6
+
+
+def test_no_interval_where_a_side_has_one_layer() -> None:
+    frame = spectra({(1, "q", i): float(i**2) for i in (0, 1, 2, 3, 4, 5, 6)} | {(1, "ssm_in", i): float(i) for i in (1, 4, 5)})
+    table = compute_gradients(frame, [METRIC])
+    assert np.isfinite(gradient(table, "q")["ci_low"])
+    row = gradient(table, "ssm")  # layer 1 against layer 5
+    assert (row["gradient"], row["num_early"], row["num_late"]) == (pytest.approx(4), 1, 1)
+    assert np.isnan(row["ci_low"])
+    wider = gradient(compute_gradients(frame, [METRIC], "3"), "ssm")  # layer 1 against layers 4 and 5
+    assert (wider["gradient"], wider["num_early"], wider["num_late"]) == (pytest.approx(3.5), 1, 2)
+    assert np.isnan(wider["ci_low"])
