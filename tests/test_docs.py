@@ -57,7 +57,8 @@ def test_the_json_keys_of_compare_are_documented(tmp_path: Path) -> None:
     results = spectrograd.analyze(write_run(tmp_path / "r", {1: [1, 2, 3], 2: [3, 2, 1]}), tmp_path / "results")
     [record] = to_records(summarize_runs(results))
     json.dumps(record)
-    keys = set(re.findall(r"`(\w+)`", COLUMNS_PAGE.split("prints one object a run")[1]))
+    rows = re.findall(r"^\| (`.*?) \|", COLUMNS_PAGE.split("prints one object a run")[1], re.MULTILINE)
+    keys = set(re.findall(r"`(\w+)`", " ".join(rows)))
     assert set(record) == keys
     assert compare.name == "compare"
 
