@@ -53,7 +53,9 @@ def hash_matrix(matrix: "torch.Tensor") -> str:
     import torch
 
     digest = hashlib.blake2b(f"{matrix.dtype} {tuple(matrix.shape)}".encode(), digest_size=16)
-    digest.update(matrix.contiguous().view(torch.uint8).numpy().data)
+    # one column that was cut or turned counts as contiguous with any stride, and torch does not view that as bytes
+    plain = matrix.contiguous() if matrix.stride(-1) == 1 else matrix.clone(memory_format=torch.contiguous_format)
+    digest.update(plain.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -23,6 +23,8 @@ BLOCK = 2**23
 """Elements that are widened to float64 at a time: 64 MiB."""
 LOSES_DIGITS = 1e-5
 """Under this fraction of the largest value, eigenvalues of a float64 Gram matrix have lost digits."""
+SAFE_EXPONENT = 200
+"""Between 2⁻²⁰⁰ and 2²⁰⁰ squares are far from the ends of float64: scaling would change no bit."""
 UNRESOLVED = 1e-7
 """Under this fraction a float64 Gram matrix says nothing: its eigenvalues there are rounding."""
 
@@ -84,7 +86,7 @@ def _finish(matrix: "Matrix", dtype: str, scan: _Scan, values: NDArray[np.float6
     if scan.largest == 0:
         return Spectrum(np.zeros(min(rows, cols)), rows, cols, dtype, dtype), "zero"
     note = format_precision(dtype, scan.precision)
-    if values is not None:
+    if values is not None and np.isfinite(values[0]):
         spectrum = Spectrum(values, rows, cols, dtype, scan.precision)
         if not _loses_digits(spectrum):
             return spectrum, note
@@ -92,6 +94,8 @@ def _finish(matrix: "Matrix", dtype: str, scan: _Scan, values: NDArray[np.float6
         values = _from_svd(matrix, scan.largest)
     except np.linalg.LinAlgError as error:
         return Spectrum(np.empty(0), rows, cols, dtype, scan.precision), join_notes(note, f"singular values did not converge: {error}")
+    if not np.isfinite(values[0]):
+        return Spectrum(np.empty(0), rows, cols, dtype, scan.precision), join_notes(note, "singular values exceed float64")
     return Spectrum(values, rows, cols, dtype, scan.precision), note
 
 
@@ -109,7 +113,7 @@ def _blocks(matrix: "Matrix") -> Iterator[NDArray[np.float64]]:
     step = max(1, BLOCK // max(1, tall.shape[1]))
     for start in range(0, tall.shape[0], step):
         block: Any = tall[start : start + step]
-        yield np.asarray(block if isinstance(block, np.ndarray) else block.double().numpy(), dtype=np.float64)
+        yield np.asarray(block if isinstance(block, np.ndarray) else block.detach().double().numpy(), dtype=np.float64)
 
 
 def _scan(matrix: "Matrix", dtype: str) -> _Scan:
@@ -144,8 +148,13 @@ def _holds(block: NDArray[np.float64], precision: str) -> bool:
 
 
 def _power_of_two(largest: float) -> int:
-    """Return e so that values · 2ᵉ have magnitude 1 at most: neither squares nor their sums overflow or vanish."""
-    return -int(np.frexp(largest)[1])
+    """Return e so that squares of values · 2ᵉ and their sums neither overflow nor vanish; 0, no scaling, where they are safe."""
+    exponent = int(np.frexp(largest)[1])
+    return 0 if abs(exponent) < SAFE_EXPONENT else -exponent
+
+
+def _scale(block: NDArray[np.float64], exponent: int) -> NDArray[np.float64]:
+    return block if exponent == 0 else np.ldexp(block, exponent)
 
 
 # ---------------------------------------------------------------- the two ways
@@ -155,7 +164,7 @@ def _from_gram_numpy(work: "Sequence[tuple[Matrix, float]]") -> list[NDArray[np.
     for matrix, largest in work:
         exponent, gram = _power_of_two(largest), np.zeros(2 * [min(matrix.shape)])
         for block in _blocks(matrix):
-            scaled = np.ldexp(block, exponent)
+            scaled = _scale(block, exponent)
             gram += scaled.T @ scaled
         try:
             found.append(_roots(np.linalg.eigvalsh(gram), exponent))
@@ -176,29 +185,36 @@ def _from_gram_torch(work: "Sequence[tuple[Matrix, float]]", device: str) -> lis
         grams = torch.empty(len(members), side, side, dtype=torch.float64, device=device)
         for slot, i in enumerate(members):
             matrix, largest = work[i]
-            wide = torch.as_tensor(matrix).to(device).double() * 2.0 ** _power_of_two(largest)
+            values = np.ascontiguousarray(matrix) if isinstance(matrix, np.ndarray) else matrix.detach()
+            half = _power_of_two(largest) // 2  # in two steps: 2¹⁰⁷³, which lifts the smallest float64, is no float64 itself
+            wide = torch.as_tensor(values).to(device).double() * 2.0**half * 2.0 ** (_power_of_two(largest) - half)
             grams[slot] = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
         try:
-            values = torch.linalg.eigvalsh(grams).cpu().numpy()
+            eigenvalues = torch.linalg.eigvalsh(grams).cpu().numpy()
         except RuntimeError:
             continue  # each of them is done again by SVD on the CPU
         for slot, i in enumerate(members):
-            found[i] = _roots(values[slot], _power_of_two(work[i][1]))
+            found[i] = _roots(eigenvalues[slot], _power_of_two(work[i][1]))
     return found
 
 
 def _roots(eigenvalues: NDArray[Any], exponent: int) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0.0)), -exponent)
-    return values
+    return _unscale(np.sqrt(np.maximum(eigenvalues[::-1], 0.0)), exponent)
+
+
+def _unscale(values: NDArray[np.float64], exponent: int) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):  # inf where the largest values are beyond float64, which `_finish` says
+        unscaled: NDArray[np.float64] = np.ldexp(values, -exponent)
+    return unscaled
 
 
 def _from_svd(matrix: "Matrix", largest: float) -> NDArray[np.float64]:
     """Return singular values by a float64 SVD; of a long matrix by QR of its blocks, then the SVD of R."""
     exponent, corner = _power_of_two(largest), np.empty((0, min(matrix.shape)))
-    blocks = [np.ldexp(block, exponent) for block in _blocks(matrix)] if matrix.shape[0] * matrix.shape[1] <= BLOCK else None
+    blocks = [_scale(block, exponent) for block in _blocks(matrix)] if matrix.shape[0] * matrix.shape[1] <= BLOCK else None
     if blocks is not None:
         corner = np.concatenate(blocks)
     else:
         for block in _blocks(matrix):
-            corner = np.asarray(np.linalg.qr(np.concatenate([corner, np.ldexp(block, exponent)]), mode="r"))
-    return np.ldexp(np.linalg.svd(corner, compute_uv=False), -exponent)
+            corner = np.asarray(np.linalg.qr(np.concatenate([corner, _scale(block, exponent)]), mode="r"))
+    return _unscale(np.linalg.svd(corner, compute_uv=False), exponent)

@@ -1,5 +1,6 @@
 """Small checkpoints with known answers, and tables compared."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,25 @@ def diagonal(stable_rank: float, n: int = 16) -> torch.Tensor:
     if stable_rank > whole:
         values[whole] = np.sqrt(stable_rank - whole)
     return torch.tensor(np.diag(values), dtype=torch.float32)
+
+
+def layers(stable_ranks: Iterable[float], name: str = "transformer.h.{}.mlp.c_fc.weight") -> dict[str, torch.Tensor]:
+    """Block i: an MLP matrix of the stable rank stable_ranks[i]."""
+    return {name.format(i): diagonal(rank) for i, rank in enumerate(stable_ranks)}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> Path:
+    """Write a safetensors file and the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
+    return path
+
+
+def write_torch(path: Path, content: object, **options: object) -> Path:
+    """Write whatever torch.save takes, and the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, path, **options)
+    return path
 
 
 def write_run(path: Path, series: dict[int, list[float]]) -> Path:

@@ -96,10 +96,72 @@ def test_squares_that_overflow_float32(base: int, sigma1: float, stable_rank: fl
     assert np.sum((sigma / sigma[0]) ** 2) == pytest.approx(stable_rank, rel=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e300, 5e-324])
-def test_the_ends_of_float64(scale: float) -> None:
-    sigma = compute_spectrum(np.eye(4) * scale, "float64")[0].singular_values
-    assert sigma.tolist() == [scale] * 4
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+@pytest.mark.parametrize("scale", [1e-300, 1e300, 1e308, 1e-310, 5e-324])
+def test_the_ends_of_float64(scale: float, device: str) -> None:
+    [(spectrum, _)] = compute_spectra([(np.eye(4) * scale, "float64")], device)
+    assert spectrum.singular_values.tolist() == [scale] * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_values_beyond_float64_are_said(device: str) -> None:
+    [(spectrum, note)] = compute_spectra([(np.full((4, 4), np.pi * 5e307), "float64")], device)
+    assert (len(spectrum.singular_values), note) == (0, "singular values exceed float64")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_how_a_matrix_lies_in_memory_does_not_matter(rng: np.random.Generator, device: str) -> None:
+    plain = rng.standard_normal((6, 4))
+    sigma = np.linalg.svd(plain, compute_uv=False)
+    tensor = torch.tensor(plain)
+    wide = torch.tensor(np.repeat(plain, 2, axis=1))
+    for same in (plain[::-1], np.asfortranarray(plain), plain.T, tensor.T, wide[:, ::2], torch.nn.Parameter(tensor)):
+        [(spectrum, _)] = compute_spectra([(same, "float64")], device)
+        assert spectrum.singular_values == pytest.approx(sigma, rel=1e-12)
+
+
+def test_no_matrices_no_spectra() -> None:
+    assert compute_spectra([]) == compute_spectra([], "cpu:0") == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_a_spectrum_does_not_depend_on_its_company(rng: np.random.Generator, device: str) -> None:
+    work = [(rng.standard_normal((8, 8 + i)), "float64") for i in range(5)]
+    work.insert(2, (np.full((8, 8), np.nan), "float64"))
+    work.insert(4, (np.zeros((8, 8)), "float64"))
+    for alone, (together, note) in zip(work, compute_spectra(work, device), strict=True):
+        [(spectrum, its_note)] = compute_spectra([alone], device)
+        assert spectrum.singular_values == pytest.approx(together.singular_values, rel=1e-14)
+        assert note == its_note
+
+
+def test_a_batch_that_fails_on_a_device_is_done_again_by_svd(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.linalg.LinAlgError("did not converge")
+
+    work = [(rng.standard_normal((5, 9)), "float64"), (rng.standard_normal((5, 5)), "float64"), (np.eye(3), "float64")]
+    monkeypatch.setattr(torch.linalg, "eigvalsh", fail)
+    for (matrix, _), (spectrum, _) in zip(work, compute_spectra(work, "cpu:0"), strict=True):
+        assert_agrees(spectrum.singular_values, matrix, 0)
+
+
+def count_svds(monkeypatch: pytest.MonkeyPatch, matrix: torch.Tensor, dtype: str) -> int:
+    """Return how often the matrix was done by SVD."""
+    calls = []
+    svd = np.linalg.svd
+    with monkeypatch.context() as patch:
+        patch.setattr(np.linalg, "svd", lambda *args, **options: (calls.append(1), svd(*args, **options))[1])
+        compute_spectrum(matrix, dtype)
+    return len(calls)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "decades", "svds"),
+    [("float64", 4, 0), ("float64", 6, 1), ("float64", 8, 1), ("float32", 4, 0), ("float32", 6, 1), ("bfloat16", 8, 0), ("float16", 8, 0)],
+)
+def test_only_values_that_count_are_done_again(monkeypatch: pytest.MonkeyPatch, dtype: str, decades: int, svds: int) -> None:
+    tensor = torch.tensor(with_values(np.logspace(0, -decades, 64))).to(DTYPES[dtype])
+    assert count_svds(monkeypatch, tensor, dtype) == svds
 
 
 def test_blocks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

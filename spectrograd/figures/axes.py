@@ -102,14 +102,18 @@ def align_zeros(*ranges: tuple[float, float]) -> list[tuple[float, float]]:
 def acts_early(x: Values, values: Values) -> bool:
     """Tell whether a curve does most of what it does in the first tenth of the steps, and was sampled there.
 
-    True where the samples after the first tenth span less than half of what the whole curve spans.
+    True where the samples after the first tenth span less than half of what the whole curve spans (which noise does not hide), or
+    less than half of all ups and downs lie among them.
     """
     keep = np.isfinite(values)
     x, values = x[keep], values[keep]
     if len(x) < 8:
         return False
-    early = x <= x[0] + 0.1 * (x[-1] - x[0])
-    return bool(early.sum() >= 4 and not early.all() and np.ptp(values[~early]) < 0.5 * np.ptp(values))
+    late = x > x[0] + 0.1 * (x[-1] - x[0])
+    if (~late).sum() < 4 or not late.any():
+        return False
+    span, path = float(np.ptp(values)), np.abs(np.diff(values))
+    return float(np.ptp(values[late])) < 0.5 * span or float(path[late[1:]].sum()) < 0.5 * float(path.sum())
 
 
 def leaves_frame(limits: tuple[float, float], low: Values, high: Values) -> bool:

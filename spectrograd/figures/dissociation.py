@@ -35,7 +35,8 @@ from spectrograd.figures.curves import (
     metric_label,
     name_some,
 )
-from spectrograd.figures.page import annotate, finish, fit_titles, new_figure
+from spectrograd.figures.notes import Note, annotate
+from spectrograd.figures.page import finish, fit_titles, new_figure, set_caption
 from spectrograd.figures.style import BLUE, RED, SIZES, Size, draw_curve, draw_zero
 from spectrograd.results import Results
 
@@ -117,21 +118,14 @@ def draw(results: Results, options: Options) -> Figure:
             axes.set_title(panel.curve.name + panel.curve.count, pad=0.4 * size.text)
 
     entries = {f"{metric_label(metric)} gradient": line for panel in panels for _, lines in panel.lines for metric, line in lines.items()}
-    sentences = [*describe(found, options.group), "One zero line serves both axes"]
-    beyond = [
-        panel.curve.name
-        for panel, limit in zip(panels, limits, strict=True)
-        if any(leaves_frame(limit[metric], c.column("ci_low"), c.column("ci_high")) for metric, c in panel.curves.items())
-    ]
-    if beyond:
-        sentences.append(f"Axes follow the lines; bands leave the frame ({name_some(beyond)})")
     if shape[0] <= 6:  # it takes the square of their number
         figure.align_ylabels(list(grid[:, 0]))
     height = shape[0] * (0.6 if size.columns > 1 else 0.85) * size.panel + 0.4
-    finish(figure, size, height, TITLE, list(entries.values()), list(entries), sentences)
+    sentences = describe(found, options.group)
+    engine = finish(figure, size, height, TITLE, list(entries.values()), list(entries), sentences + _explain_axes(panels))
     fit_titles([axes for axes, _ in titled], [curve.name for _, curve in titled], [curve.count for _, curve in titled])
-    for panel in panels:
-        _annotate_crossing(panel, kind, size)
+    annotate(figure, size, [note for panel in panels for note in _note_crossing(panel, kind)], engine)
+    set_caption(figure, size, sentences + _explain_axes(panels))  # where notes needed room, fewer bands leave the frame
     return figure
 
 
@@ -215,16 +209,28 @@ def _draw_panel(
                 gradient_label(metric).replace(" (", "\n("), color=color, fontsize=size.small, labelpad=(0.3 if left else 0.7) * size.text
             )
     axes.spines["bottom"].set_visible(True)
+    axes.set_zorder(1)  # above its twin, so that no band covers what is written
+    axes.patch.set_visible(False)
     return lines
 
 
-def _annotate_crossing(panel: Panel, kind: str, size: Size) -> None:
-    """Point at the first confident zero crossing of the stable-rank gradient, with its bracket; at none where there is none."""
+def _explain_axes(panels: list[Panel]) -> list[str]:
+    """Return what a caption says of the axes as they are now."""
+    beyond = []
+    for panel in panels:
+        ends = [(line.axes, panel.curves[metric]) for metric, line in panel.lines[0][1].items()]
+        if any(on is not None and leaves_frame(on.get_ylim(), curve.column("ci_low"), curve.column("ci_high")) for on, curve in ends):
+            beyond.append(panel.curve.name)
+    clipped = [f"Axes follow the lines; bands leave the frame ({name_some(beyond)})"] if beyond else []
+    return ["One zero line serves both axes", *clipped]
+
+
+def _note_crossing(panel: Panel, kind: str) -> list[Note]:
+    """Return notes on the first confident zero crossing of the stable-rank gradient, with its bracket; none where there is none."""
     crossing = headline(find_crossings(panel.curves[LEFT].frame)) if LEFT in panel.curves else None
     if crossing is None:
-        return
+        return []
     low, high = crossing.between
+    text = f"{metric_label(LEFT)} crosses 0\n{UNITS[kind].format(format_step(crossing.step))}"
     detail = f"between {format_step(low)} and {format_step(high)}" if low < high else ""
-    for axes, lines in panel.lines:
-        text = f"{metric_label(LEFT)} crosses 0\n{UNITS[kind].format(format_step(crossing.step))}"
-        annotate(axes, size, list(lines.values()), (crossing.step, 0.0), text, detail)
+    return [Note(axes, list(lines.values()), (crossing.step, 0.0), text, detail) for axes, lines in panel.lines]

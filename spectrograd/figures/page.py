@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -15,12 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from spectrograd.figures.axes import Values
-from spectrograd.figures.style import FAINT, INK, Size, shorten
+from spectrograd.figures.style import FAINT, Size, shorten
 
 DPI = 150
-PAPER = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5}
-"""Behind a note, for the panel that has no free place for it."""
 
 
 def new_figure(size: Size) -> Figure:
@@ -30,8 +26,8 @@ def new_figure(size: Size) -> Figure:
 
 def finish(
     figure: Figure, size: Size, panels: float, title: str, lines: Sequence[Line2D], labels: Sequence[str], sentences: Sequence[str]
-) -> None:
-    """Set title and legend above the panels and the caption below, give the panels what they need, and fix the layout.
+) -> ConstrainedLayoutEngine:
+    """Set title and legend above the panels and the caption below, lay out the panels, and return the engine that did (`settle`).
 
     Parameters
     ----------
@@ -44,11 +40,11 @@ def finish(
     title, lines, labels, sentences
         What to write, whose legend entries to show, and what the caption says.
     """
-    renderer = _renderer(figure)
+    renderer = get_renderer(figure)
     edge = 0.6 * size.text / 72
     room = size.width - 2 * edge
     heading = _place(figure, _wrap(figure, renderer, title, room, size.title, "bold"), size.title, "title", weight="bold")
-    caption = _place(figure, _wrap(figure, renderer, ". ".join(sentences) + ".", room, size.small), size.small, "caption", color=FAINT)
+    caption = set_caption(figure, size, sentences)
     legend = _legend(figure, renderer, size, lines, labels, room)
     extent = {artist: artist.get_window_extent(renderer) for artist in (heading, caption, legend)}
     wide = {artist: box.width / DPI for artist, box in extent.items()}
@@ -66,17 +62,37 @@ def finish(
     legend.set_bbox_to_anchor((right, 1 - down / height), transform=figure.transFigure)
     for artist in (heading, caption, legend):
         artist.set_in_layout(False)
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        pad = 0.35 * size.text / 72
-        engine.set(rect=(left, bottom / height, right - left, 1 - (top + bottom) / height), w_pad=pad, h_pad=pad, wspace=0.02, hspace=0.02)
+    rect = (left, bottom / height, right - left, 1 - (top + bottom) / height)
+    pad = 0.35 * size.text / 72
+    engine = ConstrainedLayoutEngine(rect=rect, w_pad=pad, h_pad=pad, wspace=0.02, hspace=0.02)
+    settle(figure, engine)
+    return engine
+
+
+def set_caption(figure: Figure, size: Size, sentences: Sequence[str]) -> Text:
+    """Write the caption, in place of one that is there; a new one is placed by `finish`."""
+    renderer = get_renderer(figure)
+    room = size.width - 1.2 * size.text / 72
+    text = _wrap(figure, renderer, ". ".join(sentences) + ".", room, size.small)
+    for old in figure.texts:
+        if old.get_gid() == "caption":
+            old.set_text(text)
+            return old
+    return _place(figure, text, size.small, "caption", color=FAINT)
+
+
+def settle(figure: Figure, engine: ConstrainedLayoutEngine) -> None:
+    """Lay the panels out, then fix them, so that notes can be placed and a saved figure is what was measured."""
+    for axes in figure.axes:
+        axes.set_in_layout(True)
+    figure.set_layout_engine(engine)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:  # the solver's last bits differ from process to process, and names in an SVG are made of them
         axes.set_position(Bbox.from_bounds(*(round(float(side), 5) for side in axes.get_position().bounds)))
 
 
-def _renderer(figure: Figure) -> RendererBase:
+def get_renderer(figure: Figure) -> RendererBase:
     """Return what measures text, at the figure's own resolution."""
     canvas: Any = FigureCanvasAgg(figure)
     renderer: RendererBase = canvas.get_renderer()
@@ -125,95 +141,14 @@ def _legend(figure: Figure, renderer: RendererBase, size: Size, lines: Sequence[
     return figure.legend(lines, shorten(labels, 22), ncols=1, **style)
 
 
-# ---------------------------------------------------------------- annotations
 def fit_titles(panels: Sequence[Axes], names: Sequence[str], counts: Sequence[str]) -> None:
     """Cut the names in the panels' titles to the panels' width; call after `finish`."""
     for axes, name, count in zip(panels, names, counts, strict=True):
         figure = axes.get_figure(root=True)
         assert figure is not None
-        renderer = _renderer(figure)
+        renderer = get_renderer(figure)
         room = 1.08 * axes.get_window_extent(renderer).width
         most = len(name)
         while (width := axes.title.get_window_extent(renderer).width) > room and most > 8:
             most = max(8, min(most - 1, int(most * room / width)))
             axes.title.set_text(shorten([name], most)[0] + count)
-
-
-def annotate(axes: Axes, size: Size, lines: Sequence[Line2D], at: tuple[float, float], text: str, detail: str) -> None:
-    """Write beside a point of the axes, with an arrow to it, where no line is covered; call after `finish`.
-
-    Parameters
-    ----------
-    axes : Axes
-        The panel; the arrow points at `at` in its data.
-    size : Size
-        Measures of the page.
-    lines : sequence of Line2D
-        What must not be covered.
-    at : tuple of float
-        Where the arrow points.
-    text, detail : str
-        The words, and smaller ones beneath them (may be empty); in a narrow panel these break after the first.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    renderer = _renderer(figure)
-    frame = axes.get_window_extent(renderer)
-    words: dict[str, Any] = {"ha": "center", "va": "bottom", "linespacing": 1.15, "in_layout": False, "zorder": 5, "bbox": PAPER}
-    main = axes.text(0, 0, text, transform=axes.transAxes, color=INK, fontsize=size.small, **words)
-    small = axes.text(0, 0, detail, transform=axes.transAxes, color=FAINT, fontsize=max(6.0, 0.88 * size.small), **words)
-    if small.get_window_extent(renderer).width > 0.6 * frame.width:
-        small.set_text(detail.replace(" ", "\n", 1))
-    upper, lower = main.get_window_extent(renderer), small.get_window_extent(renderer)
-    below = 1.1 * lower.height if detail else 0.0
-    box = np.array([max(upper.width, lower.width), upper.height + below])
-    point = np.asarray(axes.transData.transform(at)) - frame.p0
-    corner = _clear_corner(lines, frame, box, point, DPI * size.text / 72)
-    foot = corner + np.array([box[0] / 2, below])
-    place = foot / np.array(frame.size)
-    start = (np.clip(point, corner, corner + box) - foot) / (upper.width, upper.height) + (0.5, 0.0)
-    main.remove()
-    arrow = {"arrowstyle": "-|>,head_width=0.16,head_length=0.36", "color": INK, "linewidth": 0.09 * size.text, "shrinkA": 1, "shrinkB": 1}
-    arrow |= {"patchA": None, "relpos": (float(start[0]), float(start[1]))}
-    words |= {"color": INK, "fontsize": size.small, "annotation_clip": False, "textcoords": "axes fraction", "arrowprops": arrow}
-    axes.annotate(text, xy=at, xytext=(float(place[0]), float(place[1])), **words)
-    if detail:
-        small.set_position((float(place[0]), float(corner[1] / frame.height)))
-    else:
-        small.remove()
-
-
-def _clear_corner(lines: Sequence[Line2D], frame: Bbox, box: Values, point: Values, em: float) -> Values:
-    """Return the lower left corner (pixels within the frame) of the nearest place for a box that covers no line, nor the zero line."""
-    cell = 2.0
-    rows = np.ceil(np.array(frame.size) / cell).astype(int) + 1
-    filled = np.zeros(rows)
-    for line in lines:
-        at = np.floor((_dense(line) - frame.p0) / cell).astype(int)
-        at = at[((at >= 0) & (at < rows)).all(axis=1)]
-        filled[at[:, 0], at[:, 1]] = 1
-    filled[:, int(np.clip(point[1] / cell, 0, rows[1] - 1))] = 1  # the zero line
-    sums = np.pad(filled.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    pad = 0.35 * em
-    room = np.maximum(np.array(frame.size) - box - pad, pad)
-    x, y = np.meshgrid(np.linspace(pad, room[0], 60), np.linspace(pad, room[1], 60), indexing="ij")
-    i0, i1 = (np.clip(np.round(edge / cell).astype(int), 0, rows[0]) for edge in (x - pad, x + box[0] + pad))
-    j0, j1 = (np.clip(np.round(edge / cell).astype(int), 0, rows[1]) for edge in (y - pad, y + box[1] + pad))
-    covered = sums[i1, j1] - sums[i0, j1] - sums[i1, j0] + sums[i0, j0]
-    distance = np.hypot(point[0] - np.clip(point[0], x, x + box[0]), point[1] - np.clip(point[1], y, y + box[1]))
-    cost = 1e4 * (covered > 0) + 50 * covered + 30 * np.maximum(0.0, 2 * em - distance) + distance
-    best = np.unravel_index(np.argmin(cost.round(3)), cost.shape)
-    corner: Values = np.array([x[best], y[best]], dtype=np.float64)
-    return corner
-
-
-def _dense(line: Line2D) -> Values:
-    """Return pixels along a line, close enough that no gap between them hides a word."""
-    assert line.axes is not None
-    xy: Values = np.asarray(line.axes.transData.transform(np.column_stack([line.get_xdata(), line.get_ydata()]).astype(float)))
-    xy = xy[np.isfinite(xy).all(axis=1)]
-    if len(xy) < 2:
-        return np.asarray(xy, dtype=np.float64)
-    steps = np.linspace(0, 1, 24)[:, None, None]
-    dense: Values = (xy[:-1] + (xy[1:] - xy[:-1]) * steps).reshape(-1, 2)
-    return dense

@@ -36,6 +36,11 @@ class Size:
     marker: float
     columns: int
 
+    @property
+    def smallest(self) -> float:
+        """Points of the smallest text; none is under 6."""
+        return max(6.0, 0.88 * self.small)
+
 
 SIZES = {
     "single": Size(3.35, 0, 1.75, 8.0, 7.0, 6.0, 1.0, 2.8, 1),

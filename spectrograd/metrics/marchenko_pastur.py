@@ -42,7 +42,7 @@ def compute(spectrum: Spectrum) -> tuple[dict[str, float], str]:
     edge = variance * (math.sqrt(long - spikes) + math.sqrt(k - spikes)) ** 2
     return {
         "mp_sigma": math.sqrt(variance) * top,
-        "mp_edge": edge * top**2,
+        "mp_edge": edge * top * top,  # a power would raise where a product is inf
         "mp_spikes": float(spikes),
         "mp_softrank": edge,
     }, ""

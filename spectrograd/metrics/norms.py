@@ -12,8 +12,9 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def compute(spectrum: Spectrum) -> tuple[dict[str, float], str]:
-    """Return σ₁, √Σσ² and Σσ; all 0 for a zero matrix. Squares are taken relative to σ₁, so they cannot overflow."""
+    """Return σ₁, √Σσ² and Σσ; all 0 for a zero matrix. Sums are taken relative to σ₁, so they cannot overflow."""
     sigma = spectrum.singular_values
     top = float(sigma[0])
-    frobenius = top * float(np.sqrt(np.sum((sigma / top) ** 2))) if top else 0.0
-    return {"spectral_norm": top, "frobenius_norm": frobenius, "nuclear_norm": float(sigma.sum())}, ""
+    relative = sigma / top if top else sigma
+    frobenius, nuclear = top * float(np.sqrt(np.sum(relative**2))), top * float(relative.sum())
+    return {"spectral_norm": top, "frobenius_norm": frobenius, "nuclear_norm": nuclear}, ""

@@ -38,6 +38,7 @@ class Reader(Protocol):
 
 
 READERS: tuple[Reader, ...] = (safetensors_file, torch_zip)
+UNKNOWN_FORMAT = "its format is not known (read: safetensors, torch.save zip files)"
 
 
 def find_reader(path: Path) -> Reader:
@@ -70,4 +71,4 @@ def describe_foreign(path: Path) -> str:
         return "it is an HTML page, not weights; download the file again"
     if head.startswith(b"\x80\x02\x8a\x0a"):
         return "it is in torch's format from before 1.6, which is not read yet; load it and save it again with torch.save"
-    return "its format is not known (read: safetensors, torch.save zip files)"
+    return UNKNOWN_FORMAT

@@ -5,6 +5,7 @@ that says what is wrong with it.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "safetensors"
+MOST_SIDES = 64  # more than torch takes; without a limit the product of a hostile shape takes minutes
 LARGEST_HEADER = 100_000_000  # bytes; the library's own limit
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
@@ -79,8 +81,12 @@ def _read_header(path: Path) -> dict[str, Any]:
         raise CheckpointError(_damage(path, f"truncated: it has {size} bytes, its header needs {8 + length + need}"))
     if data > need:
         raise CheckpointError(_damage(path, f"{data - need} bytes follow its last tensor"))
-    if any(start < stop for (_, stop), (start, _) in zip(sorted(spans), sorted(spans)[1:], strict=False)):
-        raise CheckpointError(_damage(path, "its tensors overlap"))
+    reached = 0
+    for first, stop in sorted(spans):
+        if first != reached:
+            what = "its tensors overlap" if first < reached else f"{first - reached} bytes belong to no tensor"
+            raise CheckpointError(_damage(path, what))
+        reached = stop
     return header
 
 
@@ -96,6 +102,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         raise CheckpointError(_foreign(path, text, "its header is not JSON")) from error
     if not isinstance(header, dict):
         raise CheckpointError(_damage(path, "its header is no table of tensors"))
+    texts = header.get("__metadata__", {})
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        raise CheckpointError(_damage(path, "its __metadata__ is no table of texts"))
     return header
 
 
@@ -103,10 +112,9 @@ def _span(path: Path, key: str, value: Any) -> tuple[int, int]:
     """Return first and last byte of a tensor's data, checked against its shape and dtype."""
     try:
         shape, (start, stop), dtype = value["shape"], value["data_offsets"], value["dtype"]
-        bits = BITS.get(dtype, 8)
-        for side in shape:
-            bits *= int(side)
-        sound = dtype in DTYPES and all(isinstance(side, int) and side >= 0 for side in (*shape, start, stop))
+        sound = len(shape) <= MOST_SIDES and all(type(side) is int and side >= 0 for side in (*shape, start, stop))
+        bits = BITS.get(dtype, 8) * math.prod(shape) if sound else -1
+        key.encode()  # half a surrogate pair is no text, and no table can hold it
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(_damage(path, f"its header does not describe {key!r} properly")) from error
     if dtype not in DTYPES:

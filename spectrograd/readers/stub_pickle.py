@@ -7,6 +7,7 @@ things is refused.
 
 import io
 import pickle
+import pickletools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ HOSTILE_BUILTINS = {
 }  # fmt: skip
 PLAIN_BUILTINS: dict[str, Callable[..., Any]] = {
     "set": set, "frozenset": frozenset, "list": list, "dict": dict, "tuple": tuple, "int": int, "float": float, "bool": bool, "str": str,
-    "bytes": bytes, "bytearray": bytearray, "complex": complex, "slice": slice, "range": range, "xrange": range, "object": object,
+    "complex": complex, "slice": slice, "object": object,
 }  # fmt: skip
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "LongStorage": "int64",
@@ -91,11 +92,19 @@ def load_stub_pickle(data: bytes, source: str) -> Any:
     if len(data) > LARGEST_PICKLE:
         raise CheckpointError(f"cannot read {source}: its pickle has {len(data)} bytes, more than any model needs")
     try:
+        _check_memo(data)
         return _StubUnpickler(data, source).load()
     except CheckpointError:
         raise
     except Exception as error:  # a damaged pickle can raise anything at all, and none of it is ours
         raise CheckpointError(f"cannot read {source}: its pickle is damaged ({type(error).__name__}); save the file again") from error
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuse a memo index that no honest pickle reaches: the unpickler makes room for all below it, gigabytes for five bytes."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise ValueError(f"memo index {argument}")
 
 
 class _StubUnpickler(pickle.Unpickler):
@@ -134,6 +143,11 @@ class _StubUnpickler(pickle.Unpickler):
         return CheckpointError(f"refused {self.source}: its pickle calls {module}.{name}; weights need no such thing, nothing was executed")
 
 
+def _rebuild_bytes(*arguments: Any) -> "bytes | Stub":
+    """Return bytes of bytes or text; a number, which would mean that many zeros, and whatever else becomes a stub."""
+    return bytes(*arguments) if arguments and isinstance(arguments[0], (str, bytes)) else Stub()
+
+
 def _rebuild(storage: _Storage, offset: int, shape: Any, stride: Any, *_: Any) -> StoredTensor:
     return StoredTensor(storage.key, storage.numel, storage.dtype, int(offset), tuple(map(int, shape)), tuple(map(int, stride)))
 
@@ -148,6 +162,10 @@ def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
 
 _KNOWN: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "bytes"): _rebuild_bytes,
+    ("__builtin__", "bytes"): _rebuild_bytes,
+    ("builtins", "bytearray"): _rebuild_bytes,
+    ("__builtin__", "bytearray"): _rebuild_bytes,
     ("torch", "Size"): tuple,
     ("torch._utils", "_rebuild_tensor"): _rebuild,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,

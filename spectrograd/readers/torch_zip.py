@@ -1,5 +1,6 @@
 """torch.save files since torch 1.6: a zip of one pickle and one uncompressed member a storage. Nothing is executed."""
 
+import math
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "torch"
+LARGEST_TENSOR = 2**48  # elements
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 # where the weights lie inside the pickle, in order of trust (None: at its top)
 WEIGHT_MAPS = (None, "model", "state_dict", "module", "model_state_dict", "state.model", "params", "net")
@@ -59,7 +61,9 @@ def read(path: Path, key: str) -> "torch.Tensor":
     """Return one tensor, a view of the memory-mapped file, in its stored dtype."""
     import torch
 
-    stored = _load(path)[0][key]
+    stored = _load(path)[0].get(key)
+    if stored is None:
+        raise CheckpointError(f"cannot read {key} of {path}: the file holds no such tensor")
     with _naming_damage(path):
         return _map(path, stored, getattr(torch, stored.dtype))
 
@@ -103,15 +107,29 @@ def _load_at(path: Path, _mtime: int, _size: int) -> tuple[dict[str, StoredTenso
         names = [name for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(names) != 1:
             raise CheckpointError(f"cannot read {path}: a zip file, but not one that torch.save wrote")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):  # torch never does; a bomb would
+            raise CheckpointError(f"cannot read {path}: its members are compressed; save it again with torch.save")
         root = names[0].removesuffix("data.pkl")
         if f"{root}byteorder" in members and archive.read(f"{root}byteorder") != b"little":
             raise CheckpointError(f"cannot read {path}: it was written on a big-endian machine, which is not supported")
         content = load_stub_pickle(archive.read(names[0]), str(path))
-    weights = _find_weights(content)
+        weights = _find_weights(content)
+    for key, tensor in weights.items():
+        _check(path, key, tensor)
     missing = {t.storage for t in weights.values() if f"{root}data/{t.storage}" not in members and 0 not in t.shape}
     if missing:
         raise CheckpointError(f"cannot read {path}: {len(missing)} storages that its pickle names are not in the file; save it again")
     return weights, _find_facts(content)
+
+
+def _check(path: Path, key: str, tensor: StoredTensor) -> None:
+    """Refuse a tensor whose description no torch wrote, before anything is made of it."""
+    numbers = (tensor.offset, *tensor.shape, *tensor.stride)
+    if len(tensor.shape) != len(tensor.stride) or min(numbers) < 0 or math.prod(tensor.shape) > LARGEST_TENSOR:
+        found = f"shape {tensor.shape} and stride {tensor.stride} of {key!r}"
+        raise CheckpointError(f"cannot read {path}: {found} fit no tensor; save it again")
+    if not key.isprintable():
+        raise CheckpointError(f"cannot read {path}: {key!r} is no name of a tensor; save it again")
 
 
 def _load(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
@@ -136,8 +154,6 @@ def _locate(path: Path, storage: str) -> tuple[int, int]:
     """Return first byte and length of a storage in the file."""
     with _open(path) as archive:
         info = next(i for i in archive.infolist() if i.filename.split("/", 1)[-1] == f"data/{storage}")
-    if info.compress_type != zipfile.ZIP_STORED:
-        raise CheckpointError(f"cannot read {path}: its storages are compressed; save it again with torch.save")
     with path.open("rb") as file:
         file.seek(info.header_offset)
         header = file.read(30)
@@ -154,20 +170,24 @@ def _find_weights(content: Any) -> dict[str, StoredTensor]:
         for key in place.split(".") if place else ():
             found = found.get(key) if isinstance(found, Mapping) else None
         if isinstance(found, Mapping):
-            flat = dict(_flatten(found, top=place is None))
+            flat = dict(_flatten(found, place is None, set()))
             if any(len(tensor.shape) >= 2 for tensor in flat.values()):
                 return flat
     return {}
 
 
-def _flatten(tree: Mapping[Any, Any], top: bool, prefix: str = "") -> list[tuple[str, StoredTensor]]:
-    """Return the tensors of nested dicts under dotted names; at the top of the file only those that lie there directly."""
+def _flatten(tree: Mapping[Any, Any], top: bool, seen: set[int], prefix: str = "") -> list[tuple[str, StoredTensor]]:
+    """Return the tensors of nested dicts under dotted names; at the top of the file only those that lie there directly.
+
+    A dict that is `seen` is not entered again: a pickle may nest dicts in themselves.
+    """
     pairs: list[tuple[str, StoredTensor]] = []
+    seen.add(id(tree))
     for key, value in tree.items():
         if isinstance(value, StoredTensor):
             pairs.append((f"{prefix}{key}", value))
-        elif isinstance(value, Mapping) and not top and str(key) not in NOT_WEIGHTS:
-            pairs += _flatten(value, top, f"{prefix}{key}.")
+        elif isinstance(value, Mapping) and not top and str(key) not in NOT_WEIGHTS and id(value) not in seen:
+            pairs += _flatten(value, top, seen, f"{prefix}{key}.")
     return pairs
 
 

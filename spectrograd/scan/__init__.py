@@ -8,8 +8,9 @@ from pathlib import Path
 
 from spectrograd.errors import CheckpointError
 from spectrograd.naming import name_matrices
+from spectrograd.readers import READERS, UNKNOWN_FORMAT, describe_foreign
 from spectrograd.records import CheckpointRef, Run
-from spectrograd.scan.facts import describe_error, read_facts
+from spectrograd.scan.facts import LARGEST_STEP, describe_error, read_facts
 from spectrograd.scan.find import Unit, find_units
 from spectrograd.steps import (
     NamedStep,
@@ -24,6 +25,7 @@ from spectrograd.steps import (
 )
 
 SUFFIXED = re.compile(r"(-v\d+|\(\d+\)|\.bak)$")
+MODEL_LIKE = re.compile(r"model|ckpt|checkpoint|weight|consolidated|adapter|lora|final|last|best|latest|main|release", re.IGNORECASE)
 DEEPEST = 4  # folders between the weights and the folder that names their step
 
 
@@ -67,6 +69,7 @@ def scan(
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     runs: list[Run] = []
     ignored: list[tuple[Path, str]] = []
+    earlier: set[Path] = set()
     for text in given:
         label, root = _split_label(os.fspath(text))
         found = find_units(root)
@@ -74,11 +77,27 @@ def scan(
         places: dict[tuple[Path, tuple[str, ...]], list[tuple[_Place, Unit]]] = {}
         for unit in found.units:
             place = _place(unit, root)
+            if reason := _pass_over(unit, place, root, earlier):
+                ignored.append((place.path, reason))
+                continue
             places.setdefault((place.folder, place.parts), []).append((place, unit))
+        earlier |= {Path(os.path.realpath(file)) for unit in found.units for file in unit.files}
         for number, ((folder, parts), members) in enumerate(places.items()):
             name = (label if number == 0 or not label else f"{label}/{folder.name}") or _name_run(folder, parts)
             runs.append(_make_run(name, folder, members, heads, kv_heads))
     return Scan(tuple(sorted(_tell_apart(runs), key=lambda run: natural_key(run.name))), tuple(ignored))
+
+
+def _pass_over(unit: Unit, place: _Place, root: Path, earlier: set[Path]) -> str:
+    """Return why a unit is no checkpoint of its own: an earlier path has it, or it is some program's data. Else empty."""
+    if unit.files and Path(os.path.realpath(unit.files[0])) in earlier:
+        return "given twice"
+    lone = len(unit.files) == 1 and not unit.refused and unit.files[0] != root
+    if lone and place.named is None and not MODEL_LIKE.search(unit.stem):
+        [file] = unit.files
+        if not any(reader.matches(file) for reader in READERS) and describe_foreign(file) == UNKNOWN_FORMAT:
+            return f"no weights, by its name: {UNKNOWN_FORMAT}"
+    return ""
 
 
 def _split_label(text: str) -> tuple[str, Path]:
@@ -132,7 +151,8 @@ def _with_seed(folder: Path, path: Path, parts: tuple[str, ...], named: NamedSte
 
 def _name_run(folder: Path, parts: tuple[str, ...]) -> str:
     """Return the label of a run: its folder's name, or the one above where that says nothing."""
-    above = [name for name in (p.name for p in (folder.resolve(), *folder.resolve().parents)) if name and not says_nothing(name)]
+    real = Path(os.path.realpath(folder))  # Path.resolve raises where links lead in a circle
+    above = [name for name in (p.name for p in (real, *real.parents)) if name and not says_nothing(name)]
     return "/".join((above[0] if above else "run", *parts))
 
 
@@ -143,7 +163,7 @@ def _tell_apart(runs: list[Run]) -> list[Run]:
         same = [i for i, run in enumerate(runs) if run.name == name]
         if len(same) < 2:
             continue
-        paths = [runs[i].path.resolve().parts for i in same]
+        paths = [Path(os.path.realpath(runs[i].path)).parts for i in same]
         length = next((n for n in range(1, max(map(len, paths)) + 1) if len({path[-n:] for path in paths}) == len(paths)), 1)
         for order, (i, path) in enumerate(zip(same, paths, strict=True)):
             label = "/".join(path[-length:]).lstrip("/")
@@ -168,6 +188,8 @@ def _make_run(name: str, folder: Path, members: Iterable[tuple[_Place, Unit]], h
 def _read_checkpoint(run: str, folder: Path, place: _Place, unit: Unit, heads: int | None, kv_heads: int | None) -> CheckpointRef:
     """Return one checkpoint with its matrices, or refused with the reason."""
     named = place.named or NamedStep()
+    if max(named.step or 0, named.tokens or 0) > LARGEST_STEP:
+        named = NamedStep(seed=named.seed)
     path = place.path.relative_to(folder).as_posix() if place.path.is_relative_to(folder) else place.path.name
     base = CheckpointRef(
         run=run, name=path, path=place.path, files=unit.files, seed=place.seed, stage=named.stage, step=named.step, step_kind=named.kind,

@@ -12,6 +12,7 @@ from spectrograd.records import Entry, StepKind
 from spectrograd.scan.find import Unit
 
 IN_FILE_STEPS = ("global_step", "iter_num", "step_count", "global_steps", "iteration", "step")
+LARGEST_STEP = 2**63 - 1  # the tables' int64
 SIDECAR_STEPS = {"trainer_state.json": "global_step"}
 
 
@@ -101,9 +102,9 @@ def _name_layout(unit: Unit, inside: Mapping[str, Any]) -> str:
 
 def _whole(value: Any) -> int | None:
     """Return a step as it may be written, as a number or as text (safetensors headers hold text alone)."""
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_STEP else None
 
 
 def describe_error(error: CheckpointError, path: Path) -> str:

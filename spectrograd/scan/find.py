@@ -44,7 +44,7 @@ def find_units(root: Path) -> Found:
     """Return every unit of weights at or under a path. Links are followed once; hidden folders are not entered."""
     found = Found()
     if root.is_file():
-        found.units += _group(root.parent, [root])
+        found.units += [unit for unit in _group(root.parent, [root]) if unit.files]
         return found
     inside = root.resolve()
     visited: set[Path] = set()

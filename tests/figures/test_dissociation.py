@@ -104,17 +104,21 @@ def test_the_arrow_counts_what_the_axis_counts(kind: str, text: str, tmp_path: P
     assert crossings(panels(figures.draw("dissociation", write(tmp_path, rows)))[0][0]) == [f"SR crosses 0\n{text}"]
 
 
+def notes_cover_nothing(left: Any, right: Any) -> None:
+    for text in left.texts:
+        box = super(Annotation, text).get_window_extent() if isinstance(text, Annotation) else text.get_window_extent()
+        for axes in (left, right):
+            (line,) = lines(axes)
+            pixels = axes.transData.transform(np.column_stack([line.get_xdata(), line.get_ydata()]))
+            dense = np.concatenate([a + (b - a) * np.linspace(0, 1, 50)[:, None] for a, b in pairwise(pixels)])
+            assert not ((dense > box.p0).all(axis=1) & (dense < box.p1).all(axis=1)).any()
+
+
 @pytest.mark.parametrize("size", ["single", "double", "slide"])
 def test_notes_cover_no_line(size: str, results: Results) -> None:
     for left, right in panels(figures.draw("dissociation", results, size=size)):
-        for text in left.texts:
-            box = super(Annotation, text).get_window_extent() if isinstance(text, Annotation) else text.get_window_extent()
-            for axes in (left, right):
-                (line,) = lines(axes)
-                pixels = axes.transData.transform(np.column_stack([line.get_xdata(), line.get_ydata()]))
-                dense = np.concatenate([a + (b - a) * np.linspace(0, 1, 50)[:, None] for a, b in pairwise(pixels)])
-                inside = (dense > box.p0).all(axis=1) & (dense < box.p1).all(axis=1)
-                assert not inside.any()
+        assert left.texts
+        notes_cover_nothing(left, right)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +141,16 @@ def test_a_run_with_one_metric_has_one_line(tmp_path: Path) -> None:
     results = write(tmp_path, both("A", params=1) + curve("B", 6, 2, "alpha_rank", range(10), np.full(10, -0.1), 0.01))
     (_, _), (left, right) = panels(figures.draw("dissociation", results))
     assert not lines(left) and len(lines(right)) == 1
+
+
+def test_a_crowded_panel_gets_room_for_its_note(tmp_path: Path) -> None:
+    t = np.arange(200.0)
+    rows = curve("A", 6, 1, "stable_rank", t, np.where(t < 100, 5.0, -5.0) * (1 + np.cos(t)), 20 / (1 + t))
+    rows += curve("A", 6, 1, "alpha_rank", t, np.sin(1.3 * t), 0.1)
+    for size in ("single", "double"):
+        figure = figures.draw("dissociation", write(tmp_path / size, rows), size=size)
+        ((left, right),) = panels(figure)
+        (line,) = lines(left)
+        assert crossings(left) and left.get_ylim()[1] > 1.3 * np.nanmax(line.get_ydata())
+        notes_cover_nothing(left, right)
+        assert left.transData.transform((0, 0))[1] == pytest.approx(right.transData.transform((0, 0))[1])

@@ -9,6 +9,7 @@ from figures.golden import STEPS, caption, curve, study_rows, write
 from matplotlib.collections import FillBetweenPolyCollection
 
 from spectrograd import figures
+from spectrograd.figures.axes import acts_early
 from spectrograd.figures.style import RUN_COLORS
 from spectrograd.results import Results
 
@@ -149,3 +150,12 @@ def test_a_log_companion_comes_where_most_happens_early(results: Results, tmp_pa
     assert [axes.get_xscale() for axes in figures.draw("gradient", results).axes] == ["linear", "symlog"]
     steady = write(tmp_path, curve("A", 6, 1000, "stable_rank", range(0, 10_001, 25), np.linspace(-5, 5, 401), 1.0))
     assert [axes.get_xscale() for axes in figures.draw("gradient", steady).axes] == ["linear"]
+
+
+def test_what_counts_as_early() -> None:
+    x = np.arange(0.0, 1001.0, 10.0)
+    noise = np.random.default_rng(0).normal(0, 0.02, len(x))
+    assert acts_early(x, np.exp(-x / 30) + noise)  # its span says so, although the noise goes up and down for ever
+    assert acts_early(x, np.where(x <= 100, np.sin(x / 5), (x - 100) / 500))  # its ups and downs say so, although it rises far later
+    assert not acts_early(x, x / 1000)
+    assert not acts_early(x[::40], np.exp(-x / 30)[::40])  # nothing was sampled there

@@ -146,7 +146,7 @@ def full_scan(x: np.ndarray) -> tuple[float, float, float, int]:
     for i in range(len(x) - 1):
         tail = x[i:]
         n = len(tail)
-        excess = np.log(tail).sum() - n * math.log(x[i])
+        excess = np.log(tail / x[i]).sum()
         alphas.append(1 + n / excess if excess > 0 else math.inf)
         if excess <= 0:
             continue
@@ -189,3 +189,43 @@ def test_planted_spikes_are_found(shape: tuple[int, int]) -> None:
     values, _ = measure_spectrum(spectrum(np.linalg.svd(planted, compute_uv=False), *shape))
     assert values["mp_spikes"] == 40
     assert values["mp_sigma"] == pytest.approx(1, rel=0.03)
+
+
+@pytest.mark.parametrize("scale", [1e308, 1e200, 1e-200, 1e-310, 5e-324])
+def test_any_scale_of_float64_has_its_degree_0_metrics(scale: float) -> None:
+    shape = np.linspace(1, 0.5, 32)
+    expected, _ = measure_spectrum(spectrum(shape))
+    found, _ = measure_spectrum(spectrum(shape * scale))
+    assert found["spectral_norm"] == scale
+    if scale > 1e-300:  # under that the values themselves have lost their digits
+        for name in (name for name, column in COLUMNS.items() if column.degree == 0):
+            assert found[name] == pytest.approx(expected[name], rel=1e-9, nan_ok=True), name
+
+
+def test_the_distribution_rises_from_0_to_1() -> None:
+    for ratio in (1.0, 0.5, 0.01):
+        a, b = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
+        values = [distribution(x, ratio) for x in np.linspace(a - 0.1, b + 0.1, 400)]
+        assert (values[0], values[-1]) == (0, 1)
+        assert np.all(np.diff(values) >= -1e-12)
+        assert distribution(law_median(ratio), ratio) == pytest.approx(0.5, abs=1e-9)
+
+
+def test_equal_values_that_differ_by_rounding_are_no_tail(rng: np.random.Generator) -> None:
+    sigma = np.r_[1 + 2.0**-52 * rng.integers(-3, 4, 32), 0.5 + 2.0**-53 * rng.integers(-3, 4, 32)]
+    v, _ = measure_spectrum(spectrum(sigma))
+    assert v["alpha_tail_count"] >= 32
+    assert v["alpha_tail"] < 100
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(1, 10**4), min_size=8, max_size=80), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_the_pruned_search_finds_the_distance_of_the_full_scan(values: list[int], scale: float) -> None:
+    x = np.sort(np.asarray(values)) * scale
+    if x[-1] - x[0] < 0.05 * x[-1]:
+        return
+    alpha, xmin, distance, count = fit_tail(x)
+    assert distance == pytest.approx(full_scan(x)[2], rel=1e-9)
+    tail = x[len(x) - count :]
+    assert (tail[0], len(tail)) == (xmin, count)
+    assert alpha == pytest.approx(1 + count / np.sum(np.log(tail / xmin)), rel=1e-9)

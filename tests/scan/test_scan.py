@@ -276,3 +276,124 @@ def test_every_tensor_is_a_row_or_has_a_reason(tmp_path: Path) -> None:
     named = {ref.tensor for ref in checkpoint.matrices} | {skipped.tensor for skipped in checkpoint.skipped}
     assert named == set(weights)
     assert all(skipped.reason for skipped in checkpoint.skipped)
+
+
+# ---------------------------------------------------------------- what lies beside checkpoints
+def test_data_beside_checkpoints_is_passed_over_with_the_reason(tmp_path: Path) -> None:
+    write(tmp_path / "r/ckpt.pt")
+    for name in ("train.bin", "val.bin", "vocab.pt"):
+        (tmp_path / "r" / name).write_bytes(bytes(range(200)))
+    found = scan(tmp_path / "r")
+    assert [(c.name, c.refused) for c in run_of(found).checkpoints] == [("ckpt.pt", "")]
+    assert [path.name for path, _ in found.ignored] == ["train.bin", "val.bin", "vocab.pt"]
+    assert all("its format is not known" in reason for _, reason in found.ignored)
+
+
+@pytest.mark.parametrize("name", ["step_5.bin", "pytorch_model.bin", "ckpt.pt", "last.pt", "step_7/x.bin"])
+def test_what_is_named_like_weights_is_refused_and_not_passed_over(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "r/step_1/model.safetensors")
+    (tmp_path / "r" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "r" / name).write_bytes(bytes(range(200)))
+    refused = [c for run in scan(tmp_path / "r").runs for c in run.checkpoints if c.refused]
+    assert [c.refused.split(":")[0] for c in refused] == [Path(name).name]
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"", "empty"), (b"version https://git-lfs\nsize 7\n", "Git LFS pointer for 7 bytes")])
+def test_a_pointer_or_an_empty_file_is_refused_whatever_its_name(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "train.bin").write_bytes(content)
+    [checkpoint] = run_of(scan(tmp_path)).checkpoints
+    assert reason in checkpoint.refused
+
+
+def test_a_data_file_that_is_asked_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(bytes(range(200)))
+    assert scan(tmp_path).runs == ()
+    assert "its format is not known" in run_of(scan(tmp_path / "train.bin")).checkpoints[0].refused
+
+
+def test_a_file_alone_is_not_judged_by_an_index_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "r/step_100.pt")
+    (tmp_path / "r/model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "model-00001-of-00001.safetensors"}}))
+    assert [(c.step, c.refused) for c in run_of(scan(tmp_path / "r/step_100.pt")).checkpoints] == [(100, "")]
+
+
+def test_an_index_without_its_shards_is_a_refused_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path / "r/step_1/model.safetensors")
+    (tmp_path / "r/step_2").mkdir()
+    (tmp_path / "r/step_2/model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "model-00001-of-00001.safetensors"}}))
+    one, two = run_of(scan(tmp_path / "r")).checkpoints
+    assert (one.refused, two.step) == ("", 2)
+    assert "missing model-00001-of-00001.safetensors" in two.refused
+
+
+@pytest.mark.parametrize("index", ["not json", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"w": [1]}}', '{"weight_map": {"w": 3}}'])
+def test_a_damaged_index_refuses_its_checkpoint(tmp_path: Path, index: str) -> None:
+    write_shards(tmp_path / "r/step_5", index=False)
+    (tmp_path / "r/step_5/model.safetensors.index.json").write_text(index)
+    [checkpoint] = run_of(scan(tmp_path / "r")).checkpoints
+    assert "model.safetensors.index.json" in checkpoint.refused
+
+
+def test_twelve_layers_over_three_shards_in_order_of_names(tmp_path: Path) -> None:
+    weights = {f"model.layers.{i}.mlp.down_proj.weight": diagonal(i + 1) for i in range(12)}
+    keys, shards = sorted(weights), {}
+    for i in range(3):
+        shards |= dict.fromkeys(keys[4 * i : 4 * i + 4], f"model-{i + 1:05d}-of-00003.safetensors")
+        write(tmp_path / "r/step_1" / shards[keys[4 * i]], {key: weights[key] for key in keys[4 * i : 4 * i + 4]})
+    (tmp_path / "r/step_1/model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    [checkpoint] = run_of(scan(tmp_path / "r")).checkpoints
+    assert [(ref.layer, ref.tensor) for ref in checkpoint.matrices] == list(enumerate(weights))
+
+
+# ---------------------------------------------------------------- paths that overlap, links, numbers
+def test_a_checkpoint_under_two_of_the_paths_is_taken_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs/D8", {1: [1, 2, 3], 2: [1, 2, 4]})
+    (tmp_path / "link").symlink_to(run)
+    for paths in ([run, run], [tmp_path / "runs", run], [run, run / "step_1"], [run, tmp_path / "link"]):
+        found = scan(paths)
+        assert (run_of(found).name, steps(run_of(found))) == ("D8", [(1, "step"), (2, "step")])
+        assert {reason for _, reason in found.ignored} == {"given twice"}
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {3: [1, 2, 3]})
+    (run / "one").symlink_to("two")
+    (run / "two").symlink_to("one")
+    (run / "step_4.pt").symlink_to("step_4.pt")
+    checkpoints = [c for found in scan(run).runs for c in found.checkpoints]
+    assert [c.step for c in checkpoints if not c.refused] == [3]
+    assert all("broken link" in c.refused for c in checkpoints if c.refused)
+
+
+@pytest.mark.parametrize("step", ["9" * 30, "9" * 5000, "-3", "1.5", "many"])
+def test_a_number_that_is_no_step(tmp_path: Path, step: str) -> None:
+    write(tmp_path / "r/model.safetensors", step=step)
+    torch.save({"model": WEIGHTS, "step": int(step) if step == "9" * 30 else True}, tmp_path / "r/a.pt")
+    write(tmp_path / f"r/step_{step[:30]}x/model.safetensors")
+    assert {s for run in scan(tmp_path / "r").runs for s in steps(run)} == {(None, None)}
+
+
+def test_a_step_in_a_name_that_no_table_holds(tmp_path: Path) -> None:
+    write(tmp_path / f"r/step_{'9' * 25}/model.safetensors")
+    assert steps(run_of(scan(tmp_path / "r"))) == [(None, None)]
+
+
+@pytest.mark.parametrize("sidecar", ["", "[1]", "[" * 100_000, '{"global_step": NaN}', '{"global_step": 1e400}', '{"global_step": "x"}'])
+def test_a_damaged_sidecar_leaves_the_step_to_the_name(tmp_path: Path, sidecar: str) -> None:
+    write(tmp_path / "r/checkpoint-7/model.safetensors")
+    for name in ("trainer_state.json", "config.json"):
+        (tmp_path / "r/checkpoint-7" / name).write_text(sidecar)
+    assert steps(run_of(scan(tmp_path / "r"))) == [(7, "step")]
+
+
+def test_a_label_of_a_folder_of_runs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name, {1: [1, 2, 3]})
+    assert [run.name for run in scan([f"mine={tmp_path / 'a'}", tmp_path / "b"]).runs] == ["b", "mine"]
+
+
+def test_wrappers_are_taken_off(tmp_path: Path) -> None:
+    for step, lead in ((1, ""), (2, "_orig_mod."), (3, "module._orig_mod."), (4, "_fsdp_wrapped_module._orig_mod.module.")):
+        write(tmp_path / f"r/step_{step}.pt", {lead + key: tensor for key, tensor in WEIGHTS.items()})
+    run = run_of(scan(tmp_path / "r"))
+    assert {tuple(ref.tensor for ref in c.matrices) for c in run.checkpoints} == {tuple(WEIGHTS)}
