@@ -34,7 +34,7 @@ samples: $(VENV)/.installed ## Train the sample runs again (an hour; goes on whe
 	$(BIN)/python sample_checkpoints/train.py
 
 test: lint types ## Run lint, types and all tests.
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/.installed ## Check style and formatting.
 	$(BIN)/ruff check .

@@ -210,7 +210,7 @@ def describe(found: Iterable[Curves], group: str) -> list[str]:
     """Return the sentences that a caption owes its reader: metrics, gradient, bands, interval, group, and what is missing."""
     shown = list(found)
     frame = pd.concat([curve.frame for curves in shown for curve in curves.curves], ignore_index=True)
-    sentences = [METRICS[c.metric][1] if c.metric in METRICS else f"{c.metric}: see `spectrograd explain {c.metric}`" for c in shown]
+    sentences = [METRICS[c.metric][1] if c.metric in METRICS else f"{c.metric}: as spectrograd defines it (columns.md)" for c in shown]
     bands = [_BANDS.get(name, f"max(1, {name})" if not name.isdigit() else name) for name in map(str, frame["bands"].dropna().unique())]
     cut = " or ".join(bands) or "few"
     sentences.append(f"Gradient: over depth, mean of the last b of L layers − mean of the first b, b\u00a0=\u00a0{cut}{_counts(shown[0])}")

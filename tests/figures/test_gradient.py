@@ -72,7 +72,7 @@ def test_another_metric_and_group(tmp_path: Path) -> None:
     assert figure.axes[0].get_ylabel() == "alpha_rank Gradient (late − early)"
     assert "alpha_rank: −slope of ln σ_j on ln j" in caption(figure) and "Group qk: q and k matrices" in caption(figure)
     assert "α" not in caption(figure)
-    assert "nuclear_norm: see `spectrograd explain nuclear_norm`" in caption(figures.draw("gradient", results, metric="nuclear_norm"))
+    assert "nuclear_norm: as spectrograd defines it (columns.md)" in caption(figures.draw("gradient", results, metric="nuclear_norm"))
 
 
 @pytest.mark.parametrize(("bands", "text"), [("halves", "max(1, L//2)"), ("quarters", "max(1, L//4)"), ("2", "b = 2")])
