@@ -1,5 +1,6 @@
 """The click group. A command's module is imported when it is called; what computes is imported inside the commands."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -55,3 +56,6 @@ def main() -> None:
     safetensors or torch.save files, as trainers leave them. No model is loaded, no
     code in a file is run.
     """
+    for stream in (sys.stdout, sys.stderr):  # a terminal or log that knows no σ or − gets a question mark, not a traceback
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
