@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from spectrograd.errors import UnknownNameError
 from spectrograd.records import GROUPS, join_notes
@@ -183,7 +183,7 @@ def _summarize(values: Array, member: Mask, size: int) -> Array:
     freedom = num_early + num_late - 2
     half = np.full(len(values), np.nan)
     if min(num_early, num_late) > 1:  # a side with one layer says nothing of its spread
-        half = stats.t.ppf(0.975, freedom) * np.sqrt(squares / freedom * (1 / num_early + 1 / num_late))
+        half = stdtrit(freedom, 0.975) * np.sqrt(squares / freedom * (1 / num_early + 1 / num_late))
     gradient = late - early
     counts = np.full((2, len(values)), [[num_early], [num_late]])
     return np.vstack([early, late, gradient, gradient - half, gradient + half, counts])
@@ -245,7 +245,7 @@ def _over_seeds(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     whole, size = frame["defined"] == frame["size"], frame["size"].to_numpy(np.int64)
     for name in ("early_mean", "late_mean", "gradient"):
         frame[name] = frame[name].where(whole)
-    half = stats.t.ppf(0.975, size - 1) * frame["spread"] / np.sqrt(size)
+    half = stdtrit(size - 1, 0.975) * frame["spread"] / np.sqrt(size)
     frame["ci_low"], frame["ci_high"] = frame["gradient"] - half, frame["gradient"] + half
     counts = [f"{n}" if n == of else f"{n} of {of}" for n, of in zip(size, frame["run"].map(total), strict=True)]
     notes = [f"mean of {count} seeds" for count in counts]

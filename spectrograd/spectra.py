@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     Matrix = torch.Tensor | NDArray[Any]
 
-BLOCK = 2**23
-"""Elements that are widened to float64 at a time: 64 MiB."""
+BLOCK = 2**20
+"""Elements that are widened to float64 at a time where the short side is small: 8 MiB, which stays in the cache."""
+WHOLE = 2**23
+"""Elements up to which a matrix is decomposed in one piece by the SVD: 64 MiB."""
 LOSES_DIGITS = 1e-5
 """Under this fraction of the largest value, eigenvalues of a float64 Gram matrix have lost digits."""
 SAFE_EXPONENT = 200
@@ -36,6 +38,11 @@ class _Scan:
     largest: float
     precision: str
     bad: str
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is a spectrum to compute."""
+        return not self.bad and self.largest > 0
 
 
 def compute_spectrum(matrix: "Matrix", dtype: str) -> tuple[Spectrum, str]:
@@ -71,13 +78,21 @@ def compute_spectra(matrices: "Sequence[tuple[Matrix, str]]", device: str = "cpu
         `cpu` computes with NumPy; any torch device name with torch, eigenvalues batched over equal short sides.
         Changes speed alone: both agree within the bound of `compute_spectrum`.
     """
+    for matrix, dtype in matrices:
+        _check(matrix, dtype)
     if device == "cpu":
-        matrices = [(_widen(matrix), dtype) for matrix, dtype in matrices]
+        return [_finish(matrix, dtype, *_from_gram_numpy(matrix, dtype)) for matrix, dtype in matrices]
     scans = [_scan(matrix, dtype) for matrix, dtype in matrices]
-    sound = [i for i, scan in enumerate(scans) if not scan.bad and scan.largest > 0]
-    work = [(matrices[i][0], scans[i].largest) for i in sound]
-    values = dict(zip(sound, _from_gram_numpy(work) if device == "cpu" else _from_gram_torch(work, device), strict=True))
+    sound = [i for i, scan in enumerate(scans) if scan.is_sound]
+    values = dict(zip(sound, _from_gram_torch([(matrices[i][0], scans[i].largest) for i in sound], device), strict=True))
     return [_finish(matrix, dtype, scan, values.get(i)) for i, ((matrix, dtype), scan) in enumerate(zip(matrices, scans, strict=True))]
+
+
+def _check(matrix: "Matrix", dtype: str) -> None:
+    if len(matrix.shape) != 2 or 0 in matrix.shape:
+        raise SpectrumError(f"cannot compute the spectrum of shape {tuple(matrix.shape)}: a matrix with rows and columns is needed")
+    if dtype not in PRECISIONS:
+        raise SpectrumError(f"cannot compute the spectrum of {dtype}: floating dtypes are {', '.join(PRECISIONS)}")
 
 
 def _finish(matrix: "Matrix", dtype: str, scan: _Scan, values: NDArray[np.float64] | None) -> tuple[Spectrum, str]:
@@ -109,28 +124,27 @@ def _loses_digits(spectrum: Spectrum) -> bool:
 
 
 # ---------------------------------------------------------------- values in blocks
-def _blocks(matrix: "Matrix") -> Iterator[NDArray[np.float64]]:
-    """Yield the matrix with its long side down, in float64, some rows at a time."""
-    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    step = max(1, BLOCK // max(1, tall.shape[1]))
-    for start in range(0, tall.shape[0], step):
+def _blocks(matrix: "Matrix", rows: int | None = None) -> Iterator[NDArray[np.float64]]:
+    """Yield the matrix with its long side down, in float64, some rows at a time: each block only until the next is asked for."""
+    is_tall = matrix.shape[0] >= matrix.shape[1]
+    tall = matrix if is_tall else matrix.T
+    length, side = tall.shape
+    step = min(length, rows or max(BLOCK // side, side // 2, 1))  # half the side: products of blocks cost more than adding them up
+    buffer = np.empty((step, side)) if is_tall else np.empty((side, step)).T  # laid out as the matrix is: copied without turning
+    for start in range(0, length, step):
         block: Any = tall[start : start + step]
-        yield np.asarray(block if isinstance(block, np.ndarray) else block.detach().double().numpy(), dtype=np.float64)
+        wide = buffer[: len(block)]
+        if isinstance(block, np.ndarray):
+            np.copyto(wide, block)
+        else:
+            import torch
+
+            torch.from_numpy(wide).copy_(block.detach())
+        yield wide
 
 
-def _widen(matrix: "Matrix") -> "Matrix":
-    """Return a matrix of one block in float64, so that it is converted once; a larger one as it is."""
-    if len(matrix.shape) != 2 or matrix.shape[0] * matrix.shape[1] > BLOCK or 0 in matrix.shape:
-        return matrix
-    [block] = _blocks(matrix)
-    return block if matrix.shape[0] >= matrix.shape[1] else block.T
-
-
-def _scan(matrix: "Matrix", dtype: str) -> _Scan:
-    if len(matrix.shape) != 2 or 0 in matrix.shape:
-        raise SpectrumError(f"cannot compute the spectrum of shape {tuple(matrix.shape)}: a matrix with rows and columns is needed")
-    if dtype not in PRECISIONS:
-        raise SpectrumError(f"cannot compute the spectrum of {dtype}: floating dtypes are {', '.join(PRECISIONS)}")
+def _scan(matrix: "Matrix", dtype: str, gram: NDArray[np.float64] | None = None) -> _Scan:
+    """Return what a first look says; add the Gram matrix of the values as they are to `gram` on the way."""
     candidates = ["bfloat16", "float16"] if dtype in ("float32", "float64") else []
     largest, num_nan, num_inf = 0.0, 0, 0
     for block in _blocks(matrix):
@@ -140,6 +154,8 @@ def _scan(matrix: "Matrix", dtype: str) -> _Scan:
             num_inf += int(np.isinf(block).sum())
         largest = max(largest, top)
         candidates = [name for name in candidates if _holds(block, name)]
+        if gram is not None and not (num_nan or num_inf):
+            gram += block.T @ block
     bad = ", ".join(f"{count} {what}" for count, what in ((num_nan, "NaN"), (num_inf, "inf")) if count)
     return _Scan(largest, candidates[0] if candidates else dtype, bad)
 
@@ -150,7 +166,7 @@ def _holds(block: NDArray[np.float64], precision: str) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             narrow = values.astype(np.float16 if precision == "float16" else np.float32)
             if precision == "bfloat16":
-                narrow = (np.ascontiguousarray(narrow).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+                narrow = (narrow.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
             if not np.array_equal(narrow.astype(np.float64), values):
                 return False
     return True
@@ -162,24 +178,24 @@ def _power_of_two(largest: float) -> int:
     return 0 if abs(exponent) < SAFE_EXPONENT else -exponent
 
 
-def _scale(block: NDArray[np.float64], exponent: int) -> NDArray[np.float64]:
-    return block if exponent == 0 else np.ldexp(block, exponent)
-
-
 # ---------------------------------------------------------------- the two ways
-def _from_gram_numpy(work: "Sequence[tuple[Matrix, float]]") -> list[NDArray[np.float64] | None]:
-    """Return descending singular values of each (matrix, largest magnitude), None where the solver failed."""
-    found: list[NDArray[np.float64] | None] = []
-    for matrix, largest in work:
-        exponent, gram = _power_of_two(largest), np.zeros(2 * [min(matrix.shape)])
+def _from_gram_numpy(matrix: "Matrix", dtype: str) -> tuple[_Scan, NDArray[np.float64] | None]:
+    """Return what a look at the values says and the descending singular values, None where there are none or the solver failed."""
+    gram = np.zeros(2 * [min(matrix.shape)])
+    with np.errstate(all="ignore"):  # what overflows or vanishes is done again
+        scan = _scan(matrix, dtype, gram)
+    if not scan.is_sound:
+        return scan, None
+    exponent = _power_of_two(scan.largest)
+    if exponent:
+        gram[:] = 0
         for block in _blocks(matrix):
-            scaled = _scale(block, exponent)
+            scaled = np.ldexp(block, exponent)
             gram += scaled.T @ scaled
-        try:
-            found.append(_roots(np.linalg.eigvalsh(gram), exponent))
-        except np.linalg.LinAlgError:
-            found.append(None)
-    return found
+    try:
+        return scan, _roots(np.linalg.eigvalsh(gram), exponent)
+    except np.linalg.LinAlgError:
+        return scan, None
 
 
 def _from_gram_torch(work: "Sequence[tuple[Matrix, float]]", device: str) -> list[NDArray[np.float64] | None]:
@@ -219,11 +235,9 @@ def _unscale(values: NDArray[np.float64], exponent: int) -> NDArray[np.float64]:
 
 def _from_svd(matrix: "Matrix", largest: float) -> NDArray[np.float64]:
     """Return singular values by a float64 SVD; of a long matrix by QR of its blocks, then the SVD of R."""
-    exponent, corner = _power_of_two(largest), np.empty((0, min(matrix.shape)))
-    blocks = [_scale(block, exponent) for block in _blocks(matrix)] if matrix.shape[0] * matrix.shape[1] <= BLOCK else None
-    if blocks is not None:
-        corner = np.concatenate(blocks)
-    else:
-        for block in _blocks(matrix):
-            corner = np.asarray(np.linalg.qr(np.concatenate([corner, _scale(block, exponent)]), mode="r"))
+    exponent, length, side = _power_of_two(largest), max(matrix.shape), min(matrix.shape)
+    corner = np.empty((0, side))
+    for block in _blocks(matrix, length if length * side <= WHOLE else max(WHOLE // side, side)):
+        scaled = np.ldexp(block, exponent)
+        corner = scaled if len(block) == length else np.asarray(np.linalg.qr(np.concatenate([corner, scaled]), mode="r"))
     return _unscale(np.linalg.svd(corner, compute_uv=False), exponent)
