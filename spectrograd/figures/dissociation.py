@@ -37,7 +37,7 @@ from spectrograd.figures.curves import (
 )
 from spectrograd.figures.notes import Note, annotate
 from spectrograd.figures.page import finish, fit_titles, new_figure, set_caption
-from spectrograd.figures.style import BLUE, RED, SIZES, Size, draw_curve, draw_zero
+from spectrograd.figures.style import BLUE, RED, SIZES, Size, draw_curve, draw_zero, explain_marks
 from spectrograd.results import Results
 
 NAME = "dissociation"
@@ -196,7 +196,7 @@ def _draw_panel(
             curve = panel.curves[metric]
             values = [curve.column(name) for name in ("gradient", "ci_low", "ci_high")]
             lines[metric] = draw_curve(
-                on, curve.x, values, LOOKS[metric], size, f"{metric_label(metric)} gradient", (9, 0.0 if left else 0.5), 0.16
+                on, curve.x, values, LOOKS[metric], size, f"{metric_label(metric)} gradient", (13, 0.0 if left else 0.5), 0.16
             )
         color, side = LOOKS[metric]["color"], "left" if left else "right"
         set_value_axis(on, limits[metric])
@@ -222,7 +222,8 @@ def _explain_axes(panels: list[Panel]) -> list[str]:
         if any(on is not None and leaves_frame(on.get_ylim(), curve.column("ci_low"), curve.column("ci_high")) for on, curve in ends):
             beyond.append(panel.curve.name)
     clipped = [f"Axes follow the lines; bands leave the frame ({name_some(beyond)})"] if beyond else []
-    return ["One zero line serves both axes", *clipped]
+    marks = explain_marks(line for panel in panels for _, lines in panel.lines for line in lines.values())
+    return ["One zero line serves both axes", *marks, *clipped]
 
 
 def _note_crossing(panel: Panel, kind: str) -> list[Note]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from spectrograd.figures.axes import Scale, acts_early, leaves_frame, set_step_axis, set_value_axis, value_limits
 from spectrograd.figures.curves import AXIS_LABELS, Options, describe, find_curves, gradient_label, name_some
 from spectrograd.figures.page import finish, new_figure
-from spectrograd.figures.style import SIZES, draw_curve, draw_zero, run_style
+from spectrograd.figures.style import SIZES, draw_curve, draw_zero, explain_marks, run_style
 from spectrograd.results import Results
 
 NAME = "gradient"
@@ -52,7 +52,7 @@ def draw(results: Results, options: Options) -> Figure:
             lines.append(draw_curve(axes, curve.x, values, run_style(i), size, curve.name + curve.count, marks, shade))
         if axes is panels[0] or stacked:
             axes.set_ylabel(gradient_label(found.metric))
-    sentences = describe([found], options.group)
+    sentences = describe([found], options.group) + explain_marks(lines)
     beyond = [c.name for c in curves if leaves_frame(limits, c.column("ci_low"), c.column("ci_high"))]
     if beyond:
         sentences.append(f"Axes follow the lines; bands leave the frame ({name_some(beyond)})")

@@ -1,7 +1,7 @@
 """How every figure looks: sizes, typography, colours, lines, bands. Nothing here knows a table."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -130,6 +130,12 @@ def pick_marks(axes: Axes, x: Values, values: Values, most: int = 16, phase: flo
 def _alone(values: Values) -> NDArray[np.intp]:
     finite = np.r_[False, np.isfinite(values), False]
     return np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:])
+
+
+def explain_marks(lines: Iterable[Line2D]) -> list[str]:
+    """Return what a caption says of markers: that they are not all the samples, where that is so."""
+    thinned = any(len(cast(list[int], line.get_markevery())) < np.isfinite(np.asarray(line.get_ydata(), float)).sum() for line in lines)
+    return ["Lines join all checkpoints, of which some carry a marker"] if thinned else []
 
 
 def draw_zero(axes: Axes) -> None:

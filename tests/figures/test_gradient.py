@@ -32,6 +32,7 @@ def test_lines_hold_the_numbers_of_the_table(results: Results) -> None:
             assert np.array_equal(line.get_xdata(), rows["step"].to_numpy(float))
             assert np.array_equal(line.get_ydata(), rows["gradient"].to_numpy(float))
             assert len(line.get_markevery()) == len(STEPS)
+    assert "marker" not in caption(figure)
 
 
 def test_words_colours_and_markers(results: Results) -> None:
@@ -123,8 +124,10 @@ def test_undefined_samples_break_the_line_and_lone_ones_are_marked(tmp_path: Pat
 def test_many_samples_get_few_markers_spread_over_the_axis(tmp_path: Path) -> None:
     results = write(tmp_path, curve("A", 6, 1000, "stable_rank", range(0, 10_001, 25), np.arange(401.0), 1.0))
     for x in ("linear", "log"):
-        (line,) = lines(figures.draw("gradient", results, x=x).axes[0])
+        figure = figures.draw("gradient", results, x=x)
+        (line,) = lines(figure.axes[0])
         marks = line.get_markevery()
+        assert "some carry a marker" in caption(figure)
         assert 10 <= len(marks) <= 16 and marks[0] == 0 and marks[-1] == 400
         assert (np.asarray(marks) < 100).sum() > 5 if x == "log" else (np.asarray(marks) < 100).sum() < 6
 
