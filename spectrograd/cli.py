@@ -1,5 +1,6 @@
 """The click group. A command's module is imported when it is called; what computes is imported inside the commands."""
 
+import difflib
 import sys
 from importlib import import_module
 from typing import Any
@@ -29,6 +30,14 @@ class _Group(click.Group):
             return None
         command: click.Command = getattr(import_module(f"spectrograd.commands.{cmd_name}"), cmd_name)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if near := difflib.get_close_matches(args[0], _COMMANDS, 1):
+                raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -18,7 +18,7 @@ class TableError(SpectrogradError):
 
 
 class UnknownNameError(SpectrogradError):
-    """A name that the user gave (metric, group, figure, run) does not exist."""
+    """A name that the user gave (metric, group, figure, run) does not exist, or is taken."""
 
 
 class StorageError(SpectrogradError):

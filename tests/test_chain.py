@@ -111,9 +111,10 @@ def test_sigkill_loses_nothing_finished_and_a_rerun_repeats_nothing(slow_run: Pa
     assert_same_tables(out, undisturbed)
 
 
-def test_ctrl_c_keeps_what_was_finished_in_the_tables(slow_run: Path, undisturbed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_finished_in_the_tables(slow_run: Path, undisturbed: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "results"
-    stopped = _stop_in_the_middle(slow_run, out, signal.SIGINT)
+    stopped = _stop_in_the_middle(slow_run, out, number)
     assert stopped.returncode == 130, stopped.stderr
     assert "run the same command again to go on" in stopped.stderr
     assert "Traceback" not in stopped.stderr

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner, Result
-from synthetic import diagonal, write_run
+from synthetic import diagonal, write_run, write_safetensors
 
 from spectrograd.cli import main
 
@@ -66,9 +67,46 @@ def test_analyze_summary_goes_to_stderr(runs: Path, tmp_path: Path) -> None:
     assert call("analyze", runs, "-o", tmp_path / "results", "--quiet").output == ""
 
 
+def test_analyze_counts_what_it_did_in_words(tmp_path: Path) -> None:
+    weights = {"transformer.h.0.mlp.c_fc.weight": diagonal(2), "a.bias": torch.ones(4), "b.bias": torch.ones(1)}
+    write_safetensors(tmp_path / "run/step_1/model.safetensors", weights)
+    result = call("analyze", tmp_path / "run", "-o", tmp_path / "results")
+    assert "reading     1 checkpoint, 1 matrix, 1.02 kB" in result.stderr
+    assert "recorded    1 checkpoint, 1 matrix in" in result.stderr
+    assert "no row for  2 tensors: 1-D" in result.stderr
+    assert "up to date  1 checkpoint, " in call("analyze", tmp_path / "run", "-o", tmp_path / "results").stderr
+
+
+def test_analyze_names_what_has_no_numbers_and_what_is_there_twice(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", {step: [1, 2, max(step, 2)] for step in range(13)})
+    weights = {"transformer.h.0.mlp.c_fc.weight": torch.full((4, 4), float("nan")), "transformer.h.1.mlp.c_fc.weight": diagonal(2)}
+    write_safetensors(run / "step_99/model.safetensors", weights)
+    for _ in range(2):
+        result = call("analyze", run, "-o", tmp_path / "results")
+        assert "no numbers  for 1 matrix: r step_99 transformer.h.0.mlp.c_fc.weight (16 NaN)" in result.stderr
+        assert "problem     r step_2: the same weights as step_0" in result.stderr
+    ledger = pq.read_table(tmp_path / "results/checkpoints.parquet").to_pandas().set_index("step")["problems"]
+    assert [step for step in ledger.index if len(ledger[step])] == [1, 2]
+    assert ledger[2].tolist() == ["the same weights as step_0"]
+    write_run(tmp_path / "same", {step: [1, 2, 3] for step in range(15)})
+    assert "problem     6 more in checkpoints.parquet" in call("analyze", tmp_path / "same", "-o", tmp_path / "other").stderr
+
+
 def test_labels(runs: Path, tmp_path: Path) -> None:
     call("analyze", f"baseline={runs / 'small'}", "-o", tmp_path / "results")
     assert (tmp_path / "results/singular_values/run=baseline").is_dir()
+    twice = call("analyze", f"D={runs / 'small'}", f"D={runs / 'large'}", "-o", tmp_path / "results")
+    assert twice.exit_code == 2
+    assert "cannot name 2 runs 'D'" in twice.stderr
+
+
+@pytest.mark.parametrize("name", ["run[1]", "[red]x", "[bold]", "a|b"])
+def test_names_are_no_markup(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / name, {0: [1, 2, 5], 100: [1, 2, 1]})
+    assert f"{name}  " in call("scan", tmp_path / name, width=200).stdout
+    assert call("analyze", tmp_path / name, "-o", tmp_path / "results").exit_code == 0
+    assert name in call("compare", tmp_path / "results").stdout
+    assert call("plot", tmp_path / "results", "-o", tmp_path / "f").exit_code == 0
 
 
 @pytest.mark.parametrize("figure", ["gradient", "dissociation"])
@@ -97,6 +135,7 @@ def test_a_near_miss_gets_a_suggestion(results: Path, tmp_path: Path) -> None:
         result = call("plot", results, "-o", tmp_path / "f", option, wrong)
         assert result.exit_code == 2
         assert right in result.stderr
+    assert "Did you mean 'analyze'?" in call("analyse").stderr
 
 
 def test_compare_in_every_form(results: Path, tmp_path: Path) -> None:
@@ -131,7 +170,8 @@ def test_nothing_to_draw_is_said_and_is_no_failure(tmp_path: Path) -> None:
     call("analyze", tmp_path / "runs", "-o", tmp_path / "results")
     result = call("plot", tmp_path / "results", "-o", tmp_path / "f")
     assert result.exit_code == 0
-    assert "nothing to draw" in result.stderr
+    assert result.stderr.splitlines()[0].startswith("gradient: nothing to draw")
+    assert result.stderr.count("nothing to draw") == 2
 
 
 # ---------------------------------------------------------------- bad input: exit codes of the design

@@ -215,6 +215,9 @@ def test_measure_takes_any_matrix() -> None:
         assert np.isnan(measured["alpha_tail"])
     with pytest.raises(SpectrumError, match=r"shape \(2, 3, 4\)"):
         spectrograd.measure(np.zeros((2, 3, 4)))
+    for matrix in (1j * np.eye(3), torch.eye(3, dtype=torch.complex64), [["a"]], [[1, 2], [3]]):
+        with pytest.raises(SpectrumError, match="give a matrix of real numbers"):
+            spectrograd.measure(matrix)
 
 
 def test_public_names_load() -> None:

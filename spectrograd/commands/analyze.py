@@ -1,12 +1,16 @@
 """`spectrograd analyze`: weights → Parquet tables."""
 
+import signal
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spectrograd.commands.common import cut_options, format_bytes, format_reasons, make_console, quiet_option
+from spectrograd.commands.common import cut_options, format_bytes, format_number, format_reasons, make_console, quiet_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +63,7 @@ def analyze(ctx: click.Context, /, paths: tuple[str, ...], results: Path, quiet:
     console = make_console(quiet)
     names = ("steps", "include", "exclude", "heads", "kv_heads", "shard")
     selection = Selection(**{name: options[name] for name in names})
-    with _Display(console) as display:
+    with _Display(console) as display, _sigterm_as_ctrl_c():
         rest = {name: options[name] for name in ("device", "workers", "bands", "force")}
         analysis = run_analysis(paths, results, selection, progress=display, **rest)
     _summarize(console, analysis)
@@ -69,27 +73,49 @@ def analyze(ctx: click.Context, /, paths: tuple[str, ...], results: Path, quiet:
         ctx.exit(EXIT_SOME_REFUSED if analysis.recorded or analysis.current else EXIT_ALL_REFUSED)
 
 
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Stop as on Ctrl-C, tables made, when a job scheduler ends the time of the job."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _summarize(console: "Console", analysis: "Analysis") -> None:
+    def say(label: str, text: str) -> None:
+        console.print(f"{label:<12}{text}", markup=False)
+
+    usable = [*analysis.recorded, *analysis.current]
     matrices = sum(len(checkpoint.matrices) for checkpoint in analysis.recorded)
-    done = f"{len(analysis.recorded)} checkpoints, {matrices:,} matrices in {analysis.seconds:.1f} s on {analysis.device}"
-    console.print(f"recorded    {done}", markup=False)
+    done = f"{format_number(len(analysis.recorded), 'checkpoint')}, {format_number(matrices, 'matrix')}"
+    say("recorded", f"{done} in {analysis.seconds:.1f} s on {analysis.device}")
     if analysis.current:
-        console.print(f"up to date  {len(analysis.current)} checkpoints, recorded earlier", markup=False)
-    skipped = format_reasons(skipped.reason for checkpoint in (*analysis.recorded, *analysis.current) for skipped in checkpoint.skipped)
-    if skipped:
-        console.print(f"no row for  {skipped}", markup=False)
-    for checkpoint in (*analysis.recorded, *analysis.current):
-        for problem in checkpoint.problems:
-            console.print(f"problem     {checkpoint.run} {checkpoint.name}: {problem}", markup=False)
-    unplaced = [c.name for c in (*analysis.recorded, *analysis.current) if c.step is None]
-    if unplaced:
-        console.print(
-            f"no step     {', '.join(unplaced[:5])}{' …' if len(unplaced) > 5 else ''}: in the tables, not in the curves", markup=False
-        )
+        say("up to date", f"{format_number(len(analysis.current), 'checkpoint')}, recorded earlier")
+    if skipped := format_reasons("tensor", [skipped.reason for checkpoint in usable for skipped in checkpoint.skipped]):
+        say("no row for", skipped)
+    if analysis.unusable:
+        say("no numbers", f"for {format_number(len(analysis.unusable), 'matrix')}: {', '.join(_some(analysis.unusable, 3))}")
+    problems = [f"{checkpoint.run} {checkpoint.name}: {problem}" for checkpoint in usable for problem in checkpoint.problems]
+    for line in _some([*problems, *analysis.repeated], 8, "in checkpoints.parquet"):
+        say("problem", line)
+    if unplaced := [checkpoint.name for checkpoint in usable if checkpoint.step is None]:
+        say("no step", f"{', '.join(_some(unplaced, 5))}: in the tables, not in the curves")
     if analysis.refused:
-        console.print(f"refused     {len(analysis.refused)} checkpoints, named below", markup=False)
-    console.print(f"tables      {analysis.results}/spectra.parquet, gradients.parquet, history.parquet, checkpoints.parquet", markup=False)
-    console.print(f"next        spectrograd plot {analysis.results} -o figures/", markup=False)
+        say("refused", f"{format_number(len(analysis.refused), 'checkpoint')}, named below")
+    say("tables", f"{analysis.results}/spectra.parquet, gradients.parquet, history.parquet, checkpoints.parquet")
+    say("next", f"spectrograd plot {analysis.results} -o figures/")
+
+
+def _some(items: Sequence[str], most: int, where: str = "") -> list[str]:
+    """Return the first of many items, and how many more there are."""
+    if len(items) <= most:
+        return list(items)
+    return [*items[:most], " ".join(filter(None, (f"{len(items) - most:,} more", where)))]
 
 
 class _Display:
@@ -126,7 +152,8 @@ class _Display:
         """Take what there is to do."""
         self.checkpoints, self.total = checkpoints, matrices
         if checkpoints:
-            self.console.print(f"reading     {checkpoints} checkpoints, {matrices:,} matrices, {format_bytes(bytes_to_read)}", markup=False)
+            what = f"{format_number(checkpoints, 'checkpoint')}, {format_number(matrices, 'matrix')}"
+            self.console.print(f"reading     {what}, {format_bytes(bytes_to_read)}", markup=False)
         self.bar.update(self.task, total=matrices, description=f"checkpoint 0/{checkpoints}")
 
     def advance(self) -> None:

@@ -1,6 +1,7 @@
 """What the commands share: their options, the console, and how numbers are written."""
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,11 +59,17 @@ def format_steps(steps: Iterable[int | None]) -> str:
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} … {known[-1]:,} ({len(known)})"
 
 
-def format_reasons(reasons: Iterable[str], most: int = 6) -> str:
-    """Return counts by reason, the most frequent first: `18 1-D, 2 tied`."""
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+def format_number(count: int, noun: str) -> str:
+    """Return a number of things as people write it: `1 matrix`, `3,552 matrices`."""
+    plural = "matrices" if noun == "matrix" else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def format_reasons(noun: str, reasons: Sequence[str], most: int = 6) -> str:
+    """Return how many things have which reason, the most frequent first: `20 tensors: 18 × 1-D, 2 × tied`; empty for none."""
+    ordered = Counter(sorted(reasons)).most_common()
+    if not ordered:
+        return ""
+    listed = [reason if len(ordered) == 1 else f"{count:,} × {reason}" for reason, count in ordered[:most]]
     more = [f"{len(ordered) - most} more kinds"] if len(ordered) > most else []
-    return ", ".join([f"{count:,} × {reason}" for reason, count in ordered[:most]] + more)
+    return f"{format_number(len(reasons), noun)}: {', '.join(listed + more)}"

@@ -87,16 +87,17 @@ def _write_table(shown: "pd.DataFrame", width: int | None) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     first, *rest = shown.columns
     table.add_column("")
     for name in shown[first]:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for column in rest:
         if any(shown[column]):
-            table.add_row(column, *shown[column])
+            table.add_row(*map(Text, (column, *shown[column])))
     console = Console(width=width, highlight=False)
     with console.capture() as capture:
-        console.print(table, markup=False)
+        console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

@@ -76,7 +76,7 @@ def plot(
         try:
             figure = draw(name, tables, metric=metric, group=group, size=size, x=x)
         except NothingToDrawError as error:
-            console.print(f"{name}: nothing to draw: {error}", markup=False)
+            console.print(f"{name}: {error}", markup=False)
             continue
         marks = [name, *([metric] if metric and name == "gradient" else []), *([group] if group != "all" else [])]
         for ending in formats:

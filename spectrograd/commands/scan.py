@@ -44,21 +44,22 @@ def scan(paths: tuple[str, ...], heads: int | None, kv_heads: int | None, as_jso
 
 def _show(found: "Scan") -> None:
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     for run in found.runs:
         good = [checkpoint for checkpoint in run.checkpoints if not checkpoint.refused]
-        console.print(f"[bold]{run.name}[/]  {run.path}", markup=True)
+        console.print(Text.assemble((run.name, "bold"), f"  {run.path}"))
         for label, value in _facts(run, good):
             console.print(f"  {label:<12}{value}", markup=False)
-        skipped = format_reasons(skipped.reason for checkpoint in good[:1] for skipped in checkpoint.skipped)
+        skipped = format_reasons("tensor", [skipped.reason for checkpoint in good[:1] for skipped in checkpoint.skipped])
         if skipped:
             console.print(f"  {'no row for':<12}{skipped} (in each checkpoint)", markup=False)
         for checkpoint in run.checkpoints:
             for problem in (*checkpoint.problems, *([f"refused: {checkpoint.refused}"] if checkpoint.refused else [])):
                 console.print(f"  {'problem':<12}{checkpoint.name}: {problem}", markup=False)
     if found.ignored:
-        console.print(f"passed over: {format_reasons(reason for _, reason in found.ignored)}", markup=False)
+        console.print(f"passed over {format_reasons('file', [reason for _, reason in found.ignored])}", markup=False)
 
 
 def _facts(run: "Run", good: list["CheckpointRef"]) -> list[tuple[str, str]]:

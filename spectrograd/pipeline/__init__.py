@@ -57,13 +57,18 @@ class Progress(Protocol):
 
 @dataclass(slots=True)
 class Analysis:
-    """What an analysis did: the numbers of its summary."""
+    """What an analysis did, for its summary.
+
+    `unusable` names the matrices in the tables that have no numbers, `repeated` the checkpoints of equal weights.
+    """
 
     results: Path
     scan: Scan
     recorded: list[CheckpointRef] = field(default_factory=list)
     current: list[CheckpointRef] = field(default_factory=list)
     refused: list[CheckpointRef] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
     seconds: float = 0.0
     device: str = "cpu"
 
@@ -117,7 +122,8 @@ def analyze(
     analysis = run_analysis(given, Path(results), selection, device=device, workers=workers, bands=bands, force=force)
     if not analysis.recorded and not analysis.current:
         first = analysis.refused[0]
-        raise CheckpointError(f"cannot analyse {first.path}: {first.refused}; {len(analysis.refused)} checkpoints refused in all")
+        others = f"; {len(analysis.refused)} checkpoints refused in all" if len(analysis.refused) > 1 else ""
+        raise CheckpointError(f"cannot analyse {first.path}: {first.refused}{others}")
     return open_results(results)
 
 
@@ -170,7 +176,7 @@ def run_analysis(
     finally:  # on Ctrl-C too: what was finished is in the tables
         if progress is not None:
             progress.tell("making the tables")
-        make_tables(folder, chosen, analysis.refused, bands, provenance)
+        analysis.unusable, analysis.repeated = make_tables(folder, chosen, analysis.refused, bands, provenance)
     analysis.seconds = time.monotonic() - begin
     return analysis
 
@@ -187,7 +193,7 @@ def measure(weight: "ArrayLike") -> dict[str, float]:
     Raises
     ------
     SpectrumError
-        If it is not a matrix.
+        If it is not a matrix of real numbers.
 
     Examples
     --------
@@ -195,10 +201,14 @@ def measure(weight: "ArrayLike") -> dict[str, float]:
     >>> spectrograd.measure(np.eye(64))["stable_rank"]
     64.0
     """
-    matrix: Any = weight.detach().cpu() if hasattr(weight, "detach") else np.asarray(weight)
-    dtype = str(matrix.dtype).removeprefix("torch.")
+    matrix: Any = weight.detach().cpu() if hasattr(weight, "detach") else weight
+    dtype = str(getattr(matrix, "dtype", "")).removeprefix("torch.")
     if dtype not in PRECISIONS:
-        matrix, dtype = np.asarray(matrix, dtype=np.float64), "float64"
+        try:
+            matrix, dtype = np.asarray(matrix).astype(np.float64, casting="same_kind"), "float64"
+        except (TypeError, ValueError, RuntimeError) as error:  # complex, text, ragged lists
+            kind = " of ".join(filter(None, (type(weight).__name__, dtype)))
+            raise SpectrumError(f"cannot measure {kind}: give a matrix of real numbers") from error
     spectrum, _ = compute_spectrum(matrix, dtype)
     return measure_spectrum(spectrum)[0]
 

@@ -20,8 +20,10 @@ Key = tuple[str, str]
 
 def make_tables(
     folder: ResultsFolder, runs: Sequence[Run], refused: Iterable[CheckpointRef], bands: str, provenance: dict[str, str]
-) -> None:
+) -> tuple[list[str], list[str]]:
     """Remake the tables of a results folder from its recordings, under its lock.
+
+    Return the matrices without numbers, and the checkpoints that hold the weights of an earlier step, each as a text.
 
     Parameters
     ----------
@@ -49,10 +51,35 @@ def make_tables(
         history = _make_history(folder, runs, {str(row["run"]) for row in ledger})
         frame = compute_gradients(to_frame(spectra), list(COLUMNS), bands)
         gradients = pa.Table.from_pandas(frame, schema=GRADIENTS, preserve_index=False)
+        repeated = _find_repeated(spectra)
+        for row in ledger:
+            row["problems"] = [*row["problems"], *filter(None, [repeated.get((row["run"], row["checkpoint"]))])]
         folder.write_table("spectra", spectra, versions)
         folder.write_table("gradients", gradients, versions)
         folder.write_table("history", history, provenance)
         folder.write_table("checkpoints", _sort(pa.Table.from_pylist(ledger, schema=CHECKPOINTS)), provenance)
+    return _find_unusable(spectra), [f"{run} {checkpoint}: {problem}" for (run, checkpoint), problem in repeated.items()]
+
+
+def _find_unusable(spectra: pa.Table) -> list[str]:
+    bad = spectra.filter(pc.is_nan(spectra["spectral_norm"]))
+    columns = [bad[name].to_pylist() for name in ("run", "checkpoint", "tensor", "note")]
+    return [f"{run} {checkpoint} {tensor} ({note})" for run, checkpoint, tensor, note in zip(*columns, strict=True)]
+
+
+def _find_repeated(spectra: pa.Table) -> dict[Key, str]:
+    """Return what is wrong with checkpoints all of whose matrices equal those of another step of the same training."""
+    contents: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    columns = [spectra[name].to_pylist() for name in ("run", "seed", "stage", "checkpoint", "tensor", "content_hash")]
+    for *place, tensor, digest in zip(*columns, strict=True):
+        contents.setdefault(tuple(place), []).append((tensor, digest))
+    first: dict[tuple[Any, ...], str] = {}
+    repeated = {}
+    for (*training, checkpoint), weights in contents.items():
+        earlier = first.setdefault((*training, *weights), checkpoint)
+        if earlier != checkpoint:
+            repeated[str(training[0]), checkpoint] = f"the same weights as {earlier}"
+    return repeated
 
 
 def _refusals(refused: Iterable[CheckpointRef], old: pa.Table | None, runs: Sequence[Run], recorded: set[Key]) -> list[dict[str, Any]]:

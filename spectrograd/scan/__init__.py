@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spectrograd.errors import CheckpointError
+from spectrograd.errors import CheckpointError, UnknownNameError
 from spectrograd.naming import name_matrices
 from spectrograd.readers import READERS, UNKNOWN_FORMAT, describe_foreign
 from spectrograd.records import CheckpointRef, Run
@@ -65,13 +65,18 @@ def scan(
     ------
     CheckpointError
         If a path does not exist.
+    UnknownNameError
+        If two paths are given the same label.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    given = [_split_label(os.fspath(text)) for text in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    for label in {label for label, _ in given if label}:
+        if len(same := [str(path) for other, path in given if other == label]) > 1:
+            raise UnknownNameError(f"cannot name {len(same)} runs {label!r}: {', '.join(same)}; give each a label of its own")
     runs: list[Run] = []
+    labelled: set[int] = set()
     ignored: list[tuple[Path, str]] = []
     earlier: set[Path] = set()
-    for text in given:
-        label, root = _split_label(os.fspath(text))
+    for label, root in given:
         found = find_units(root)
         ignored += found.ignored
         places: dict[tuple[Path, tuple[str, ...]], list[tuple[_Place, Unit]]] = {}
@@ -83,9 +88,11 @@ def scan(
             places.setdefault((place.folder, place.parts), []).append((place, unit))
         earlier |= {Path(os.path.realpath(file)) for unit in found.units for file in unit.files}
         for number, ((folder, parts), members) in enumerate(places.items()):
+            if label and number == 0:
+                labelled.add(len(runs))
             name = (label if number == 0 or not label else f"{label}/{folder.name}") or _name_run(folder, parts)
             runs.append(_make_run(name, folder, members, heads, kv_heads))
-    return Scan(tuple(sorted(_tell_apart(runs), key=lambda run: natural_key(run.name))), tuple(ignored))
+    return Scan(tuple(sorted(_tell_apart(runs, labelled), key=lambda run: natural_key(run.name))), tuple(ignored))
 
 
 def _pass_over(unit: Unit, place: _Place, root: Path, earlier: set[Path]) -> str:
@@ -156,20 +163,23 @@ def _name_run(folder: Path, parts: tuple[str, ...]) -> str:
     return "/".join((above[0] if above else "run", *parts))
 
 
-def _tell_apart(runs: list[Run]) -> list[Run]:
-    """Give equal labels the shortest path that distinguishes them."""
+def _tell_apart(runs: list[Run], labelled: set[int]) -> list[Run]:
+    """Give equal names the shortest path that distinguishes them; a label that the user gave stays as it is."""
     result = list(runs)
     for name in {run.name for run in runs}:
         same = [i for i, run in enumerate(runs) if run.name == name]
         if len(same) < 2:
             continue
-        paths = [Path(os.path.realpath(runs[i].path)).parts for i in same]
-        length = next((n for n in range(1, max(map(len, paths)) + 1) if len({path[-n:] for path in paths}) == len(paths)), 1)
-        for order, (i, path) in enumerate(zip(same, paths, strict=True)):
-            label = "/".join(path[-length:]).lstrip("/")
-            label = label if len({p[-length:] for p in paths}) == len(paths) else f"{name} ({order + 1})"
-            members = tuple(replace(checkpoint, run=label) for checkpoint in runs[i].checkpoints)
-            result[i] = Run(label, runs[i].path, members)
+        others = {run.name for i, run in enumerate(runs) if i not in same or i in labelled}
+        paths = {i: Path(os.path.realpath(runs[i].path)).parts for i in same if i not in labelled}
+        for length in range(1, max(map(len, paths.values())) + 1):
+            names = {i: "/".join(path[-length:]).lstrip("/") for i, path in paths.items()}
+            if len(set(names.values()) - others) == len(paths):
+                break
+        else:  # several runs in one folder
+            names = {i: f"{name} ({order + 1})" for order, i in enumerate(paths)}
+        for i, label in names.items():
+            result[i] = Run(label, runs[i].path, tuple(replace(checkpoint, run=label) for checkpoint in runs[i].checkpoints))
     return result
 
 

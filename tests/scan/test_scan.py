@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from synthetic import diagonal, write_run
 
-from spectrograd.errors import CheckpointError
+from spectrograd.errors import CheckpointError, UnknownNameError
 from spectrograd.records import Run
 from spectrograd.scan import Scan, scan
 
@@ -139,6 +139,15 @@ def test_a_label_names_a_run(tmp_path: Path) -> None:
     write_run(tmp_path / "a=b", {1: [1, 2, 3]})
     assert run_of(scan(f"mine={tmp_path / 'a=b'}")).name == "mine"
     assert run_of(scan(str(tmp_path / "a=b"))).name == "a=b"
+
+
+def test_a_label_stays_where_a_folder_has_the_same_name(tmp_path: Path) -> None:
+    for name in ("x/D", "y/D", "z"):
+        write_run(tmp_path / name, {1: [1, 2, 3]})
+    given = [tmp_path / "x", tmp_path / "y", f"D={tmp_path / 'z'}"]
+    assert {run.name: run.path.name for run in scan(given).runs} == {"D": "z", "x/D": "D", "y/D": "D"}
+    with pytest.raises(UnknownNameError, match=r"cannot name 2 runs 'D': .*x, .*z; give each a label of its own"):
+        scan([f"D={tmp_path / 'x'}", f"D={tmp_path / 'z'}"])
 
 
 def test_seeds_are_one_run(tmp_path: Path) -> None:
