@@ -46,7 +46,7 @@ class _Group(click.Group):
             click.echo(f"Error: {error}", err=True)
             ctx.exit(_exit_code(error))
         except KeyboardInterrupt:
-            click.echo("Interrupted. What was finished is kept and in the tables; run the same command again to go on.", err=True)
+            click.echo("Interrupted. Finished checkpoints are kept and in the tables; run the same command again to go on.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
 
 

@@ -52,7 +52,7 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
     gradient = mean over the late band of layers − mean over the early band. A band's mean takes the matrices of a role
     within a layer first, then the layers of each role, then the roles. Roles and layers are fixed for run, group and
     metric: where one of them is undefined, so is the gradient, and the note names it. A matrix that is missing at a
-    checkpoint counts as undefined there.
+    checkpoint counts as undefined there; at one with another number of layers than most of the run all gradients are.
 
     Parameters
     ----------
@@ -82,7 +82,9 @@ def compute_gradients(spectra: pd.DataFrame, metrics: Sequence[str], bands: str 
     inside = spectra[spectra["layer"].notna()]
     parts: list[pd.DataFrame] = []
     for place, rows in inside.groupby(["run", "seed", "stage", "stack"], dropna=False, sort=True):
-        frame = _tabulate(_locate(rows), rows, metrics, bands)
+        odd = _find_odd(rows)
+        usual = rows[~rows["checkpoint"].isin(odd)]
+        frame = _tabulate(_locate(rows, usual, odd), usual, metrics, bands)
         if len(frame):
             names: dict[str, Any] = dict(zip(("run", "seed", "stage", "stack"), place, strict=True))
             parts.append(frame.assign(**names))
@@ -102,6 +104,7 @@ class _Grid:
     roles: tuple[str, ...]
     layers: NDArray[np.int64]
     index: NDArray[np.int64]
+    odd: dict[str, str]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -112,8 +115,18 @@ class _Grid:
         return np.bincount(self.index, weights, int(np.prod(self.shape))).astype(np.float64).reshape(self.shape)
 
 
-def _locate(rows: pd.DataFrame) -> _Grid:
-    checkpoints = rows.drop_duplicates("checkpoint").sort_values(["step", "checkpoint"], ignore_index=True)
+def _find_odd(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the checkpoints with another number of layers than most of the run, and what their note says: bands differ there."""
+    depths = rows.drop_duplicates("checkpoint").set_index("checkpoint")["depth"].dropna()
+    if depths.nunique() < 2:
+        return {}
+    most = int(depths.mode().max())
+    return {str(name): f"{depth} layers, most checkpoints of this run have {most}" for name, depth in depths.items() if depth != most}
+
+
+def _locate(every: pd.DataFrame, rows: pd.DataFrame, odd: dict[str, str]) -> _Grid:
+    """Return the places of `rows`, with a line for each checkpoint of `every`."""
+    checkpoints = every.drop_duplicates("checkpoint").sort_values(["step", "checkpoint"], ignore_index=True)
     roles = tuple(sorted(rows["role"].unique()))
     layers = np.sort(rows["layer"].unique().astype(np.int64))
     at = pd.Index(checkpoints["checkpoint"]).get_indexer(rows["checkpoint"])
@@ -123,7 +136,7 @@ def _locate(rows: pd.DataFrame) -> _Grid:
     # a stack has at least the blocks of which matrices are seen; more where some block has none that can be analysed
     depth = checkpoints["depth"].fillna(0).clip(lower=len(layers)) if "depth" in checkpoints else len(layers)
     kept = checkpoints[["step", "step_kind", "checkpoint", "num_params"]].assign(depth=depth)
-    return _Grid(kept, roles, layers, index)
+    return _Grid(kept, roles, layers, index, odd)
 
 
 def _tabulate(grid: _Grid, rows: pd.DataFrame, metrics: Sequence[str], bands: str) -> pd.DataFrame:
@@ -147,7 +160,8 @@ def _tabulate(grid: _Grid, rows: pd.DataFrame, metrics: Sequence[str], bands: st
             member = _fix_members(banded, (most[chosen] > 0)[:, edge], size)
             labels.append((group, metric))
             blocks.append(_summarize(banded, member, size))
-            notes += _explain(banded, member, [grid.roles[i] for i in chosen], grid.layers[edge])
+            texts = _explain(banded, member, [grid.roles[i] for i in chosen], grid.layers[edge])
+            notes += [grid.odd.get(name, text) for name, text in zip(grid.checkpoints["checkpoint"], texts, strict=True)]
     frame = grid.checkpoints.iloc[np.tile(np.arange(num_steps), len(labels))].reset_index(drop=True)
     numbers = np.concatenate(blocks, axis=1) if blocks else np.empty((7, 0))
     frame = frame.assign(bands=bands, note=notes, **dict(zip((*NUMBERS, "num_early", "num_late"), numbers, strict=True)))

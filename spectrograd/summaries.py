@@ -44,7 +44,10 @@ def summarize_runs(results: Results, group: str = "all") -> pd.DataFrame:
         hint = f"did you mean {near[0]}?" if near else f"groups are {', '.join(groups)}"
         raise UnknownNameError(f"cannot compare group {group!r}: no run has it; {hint}")
     frame = pd.DataFrame(known)
-    widths = results.checkpoints.groupby("run")["width"].max() if results.has("checkpoints") else pd.Series(dtype="Int32")
+    widths: dict[Any, Any] = {}
+    if results.has("checkpoints"):
+        known_widths = results.checkpoints.dropna(subset=["width"]).groupby("run")["width"]
+        widths = {run: width.mode().iloc[-1] for run, width in known_widths}
     frame.insert(2, "width", pd.Series([widths.get(run) for run in frame["run"]], dtype="Int32"))
     return frame.astype(dict.fromkeys(WHOLE, "Int64")).sort_values(["num_params", "run"], ignore_index=True)
 
@@ -56,6 +59,7 @@ def _summarize(gradients: pd.DataFrame, run: str, group: str) -> dict[str, Any] 
     rank = _select(here, run, COMPRESSION, group)
     alpha = _select(here, run, STEEPNESS, group)
     shown = next((curve for curve in (rank, alpha, here) if len(curve)), here)
+    shown = shown[shown["gradient"].notna()] if shown["gradient"].notna().any() else shown
     crossings = find_crossings(rank)
     first = headline(crossings)
     return {

@@ -84,12 +84,25 @@ def test_analyze_names_what_has_no_numbers_and_what_is_there_twice(tmp_path: Pat
     for _ in range(2):
         result = call("analyze", run, "-o", tmp_path / "results")
         assert "no numbers  for 1 matrix: r step_99 transformer.h.0.mlp.c_fc.weight (16 NaN)" in result.stderr
-        assert "problem     r step_2: the same weights as step_0" in result.stderr
+        assert "problem     r step_1 and 1 more: the same weights as step_0" in result.stderr
     ledger = pq.read_table(tmp_path / "results/checkpoints.parquet").to_pandas().set_index("step")["problems"]
-    assert [step for step in ledger.index if len(ledger[step])] == [1, 2]
+    assert [step for step in ledger.index if len(ledger[step])] == [1, 2, 99]
+    assert ledger[99].tolist() == [
+        "unlike most checkpoints of this run: 1 matrix fewer (transformer.h.2.mlp.c_fc.weight), "
+        "1 matrix of another shape (transformer.h.0.mlp.c_fc.weight: 4×4, not 16×16)"
+    ]
     assert ledger[2].tolist() == ["the same weights as step_0"]
     write_run(tmp_path / "same", {step: [1, 2, 3] for step in range(15)})
-    assert "problem     6 more in checkpoints.parquet" in call("analyze", tmp_path / "same", "-o", tmp_path / "other").stderr
+    same = call("analyze", tmp_path / "same", "-o", tmp_path / "other")
+    assert "problem     same step_1 and 13 more: the same weights as step_0" in same.stderr
+
+
+def test_tables_are_remade_only_where_there_are_recordings(results: Path, tmp_path: Path) -> None:
+    assert "remade      tables of 6 checkpoints" in call("analyze", "-o", results).stderr
+    never = call("analyze", "-o", tmp_path / "never")
+    assert never.exit_code == 1
+    assert "it holds no recordings" in never.stderr
+    assert not (tmp_path / "never").exists()
 
 
 def test_labels(runs: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
-from synthetic import assert_same_tables, diagonal, read_tables, write_run
+from synthetic import assert_same_tables, diagonal, layers, read_tables, write_run, write_torch
 
 import spectrograd
 from spectrograd.errors import CheckpointError, SpectrumError
@@ -121,6 +121,54 @@ def test_nan_and_inf_cost_the_matrix_its_numbers(tmp_path: Path) -> None:
     assert spectra["stable_rank"].isna().tolist() == [False, True, False, False, True, False]
     assert results.singular_values("r")["singular_values"].map(len).tolist() == [16, 0, 16, 16, 0, 16]
     assert results.gradients.query("metric == 'stable_rank'")["gradient"].isna().all()
+
+
+def test_a_file_that_is_overwritten_adds_its_steps(tmp_path: Path) -> None:
+    for step in (1000, 2000):
+        write_torch(tmp_path / "run/ckpt.pt", {"model": layers([1, 2, step / 1000]), "iter_num": step})
+        run_analysis([tmp_path / "run"], tmp_path / "results", Selection())
+    results = open_results(tmp_path / "results")
+    assert results.checkpoints["checkpoint"].tolist() == ["ckpt.pt@1000", "ckpt.pt@2000"]
+    assert results.gradients.query("metric == 'stable_rank' and group == 'all'")["gradient"].tolist() == [0, 1]
+    write_torch(tmp_path / "run/ckpt.pt", {"model": layers([1, 2, 5]), "iter_num": 2000})
+    run_analysis([tmp_path / "run"], tmp_path / "results", Selection())
+    assert open_results(tmp_path / "results").gradients.query("metric == 'stable_rank' and group == 'all'")["gradient"].tolist() == [0, 4]
+
+
+def test_a_step_that_comes_again_is_one_point_as_in_a_fresh_analysis(tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "results"
+    for step in (100, 200):
+        write_torch(run / f"step_{step}.pt", {"model": layers([1, 2, 3]), "step": step})
+    run_analysis([run], out, Selection())
+    write_torch(run / "step_250.pt", {"model": layers([1, 2, 4]), "step": 200})
+    write_torch(run / "last.pt", {"model": layers([1, 2, 4]), "step": 100})
+    for _ in range(2):
+        found = run_analysis([run], out, Selection()).findings
+        assert open_results(out).spectra["checkpoint"].unique().tolist() == ["step_100.pt", "step_200.pt"]
+    assert found.problems == (("run", "step_200.pt", "the same weights as step_100.pt"),)
+    run_analysis([run], tmp_path / "fresh", Selection())
+    assert_same_tables(out, tmp_path / "fresh")
+
+
+def test_the_left_out_one_of_two_recordings_for_a_step_is_a_problem(tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "results"
+    write_torch(run / "other.pt", {"model": layers([1, 2, 3]), "step": 200})
+    run_analysis([run], out, Selection())
+    write_torch(run / "step_200.pt", {"model": layers([1, 2, 4]), "step": 200})
+    (run / "other.pt").unlink()
+    findings = run_analysis([run], out, Selection()).findings
+    assert findings.problems == (("run", "step_200.pt", "other.pt@200 is of the same step and was left out"),)
+    assert open_results(out).checkpoints["checkpoint"].tolist() == ["step_200.pt"]
+
+
+def test_a_checkpoint_of_another_depth_costs_its_own_gradient(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: [1, 2, 3], 1: [1, 2, 4], 2: [1, 2, 3, 4, 5, 6]})
+    analysis = run_analysis([run], tmp_path / "results", Selection())
+    assert analysis.recorded[2].problems == ("unlike most checkpoints of this run: 3 matrices more (transformer.h.3.mlp.c_fc.weight)",)
+    curve = open_results(tmp_path / "results").gradients.query("metric == 'stable_rank' and group == 'all'")
+    assert curve["gradient"].tolist()[:2] == [2, 3]
+    assert np.isnan(curve["gradient"].iloc[2])
+    assert curve["note"].tolist() == ["", "", "6 layers, most checkpoints of this run have 3"]
 
 
 @pytest.mark.parametrize(("spec", "steps"), [("0:4:2", {2, 4}), ("1,3", {1, 3}), ("log:2", {1, 4})])

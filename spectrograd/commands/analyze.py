@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spectrograd.commands.common import cut_options, format_bytes, format_number, format_reasons, make_console, quiet_option
+from spectrograd.commands.common import (
+    cut_options,
+    format_bytes,
+    format_number,
+    format_problems,
+    format_reasons,
+    make_console,
+    quiet_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,15 +101,18 @@ def _summarize(console: "Console", analysis: "Analysis") -> None:
     usable = [*analysis.recorded, *analysis.current]
     matrices = sum(len(checkpoint.matrices) for checkpoint in analysis.recorded)
     done = f"{format_number(len(analysis.recorded), 'checkpoint')}, {format_number(matrices, 'matrix')}"
-    say("recorded", f"{done} in {analysis.seconds:.1f} s on {analysis.device}")
+    if analysis.recorded or analysis.current or analysis.refused:
+        say("recorded", f"{done} in {analysis.seconds:.1f} s on {analysis.device}")
+    else:
+        say("remade", f"tables of {format_number(analysis.findings.num_checkpoints, 'checkpoint')} in {analysis.seconds:.1f} s")
     if analysis.current:
         say("up to date", f"{format_number(len(analysis.current), 'checkpoint')}, recorded earlier")
     if skipped := format_reasons("tensor", [skipped.reason for checkpoint in usable for skipped in checkpoint.skipped]):
         say("no row for", skipped)
-    if analysis.unusable:
-        say("no numbers", f"for {format_number(len(analysis.unusable), 'matrix')}: {', '.join(_some(analysis.unusable, 3))}")
-    problems = [f"{checkpoint.run} {checkpoint.name}: {problem}" for checkpoint in usable for problem in checkpoint.problems]
-    for line in _some([*problems, *analysis.repeated], 8, "in checkpoints.parquet"):
+    if unusable := analysis.findings.unusable:
+        say("no numbers", f"for {format_number(len(unusable), 'matrix')}: {', '.join(_some(unusable, 3))}")
+    problems = [(checkpoint.run, checkpoint.name, problem) for checkpoint in usable for problem in checkpoint.problems]
+    for line in _some(format_problems(dict.fromkeys([*problems, *analysis.findings.problems])), 8, "in checkpoints.parquet"):
         say("problem", line)
     if unplaced := [checkpoint.name for checkpoint in usable if checkpoint.step is None]:
         say("no step", f"{', '.join(_some(unplaced, 5))}: in the tables, not in the curves")

@@ -73,3 +73,13 @@ def format_reasons(noun: str, reasons: Sequence[str], most: int = 6) -> str:
     listed = [reason if len(ordered) == 1 else f"{count:,} × {reason}" for reason, count in ordered[:most]]
     more = [f"{len(ordered) - most} more kinds"] if len(ordered) > most else []
     return f"{format_number(len(reasons), noun)}: {', '.join(listed + more)}"
+
+
+def format_problems(problems: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return problems of checkpoints, each (run, checkpoint, text), as lines: `D8 step_5 and 3 more: …`, equal texts once."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for run, checkpoint, text in problems:
+        where.setdefault((run, text), []).append(checkpoint)
+    return [
+        f"{run} {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}" for (run, text), names in where.items()
+    ]  # fmt: skip

@@ -3,11 +3,12 @@
 import json
 import math
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spectrograd.commands.common import cut_options, format_bytes, format_reasons, format_steps, paths_argument
+from spectrograd.commands.common import cut_options, format_bytes, format_problems, format_reasons, format_steps, paths_argument
 from spectrograd.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def _show(found: "Scan") -> None:
         skipped = format_reasons("tensor", [skipped.reason for checkpoint in good[:1] for skipped in checkpoint.skipped])
         if skipped:
             console.print(f"  {'no row for':<12}{skipped} (in each checkpoint)", markup=False)
-        for checkpoint in run.checkpoints:
-            for problem in (*checkpoint.problems, *([f"refused: {checkpoint.refused}"] if checkpoint.refused else [])):
-                console.print(f"  {'problem':<12}{checkpoint.name}: {problem}", markup=False)
+        reasons = [(c, text) for c in run.checkpoints for text in (*c.problems, *([f"refused: {c.refused}"] if c.refused else []))]
+        for line in format_problems((run.name, checkpoint.name, text) for checkpoint, text in reasons):
+            console.print(f"  {'problem':<12}{line}", markup=False)
     if found.ignored:
         console.print(f"passed over {format_reasons('file', [reason for _, reason in found.ignored])}", markup=False)
 
@@ -67,14 +68,18 @@ def _facts(run: "Run", good: list["CheckpointRef"]) -> list[tuple[str, str]]:
         return [("checkpoints", f"{len(run.checkpoints)}, all refused")]
     from spectrograd.records import format_count
 
-    last = good[-1]
+    sizes = Counter((c.depth, c.width, c.num_params) for c in good)
+    last = next(c for c in reversed(good) if (c.depth, c.width, c.num_params) == sizes.most_common(1)[0][0])
     kinds = sorted({checkpoint.step_kind or "no step" for checkpoint in good})
+    seeds = sorted({checkpoint.seed for checkpoint in good if checkpoint.seed is not None})
     roles: dict[str, int] = {}
     for ref in last.matrices:
         roles[ref.role] = roles.get(ref.role, 0) + 1
     return [
         ("format", f"{' and '.join(sorted({c.format for c in good}))}, layout {' and '.join(sorted({c.layout for c in good}))}"),
-        ("/".join(kinds), format_steps(checkpoint.step for checkpoint in good)),
+        *((kind, format_steps(c.step for c in good if c.step_kind == kind)) for kind in kinds if kind != "no step"),
+        *([("no step", ", ".join(c.name for c in good if c.step is None))] if "no step" in kinds else []),
+        *([("seeds", f"{', '.join(map(str, seeds))}: one run, the seeds its replicates")] if len(seeds) > 1 else []),
         ("model", f"{last.depth or 0} layers, width {last.width or '?'}, {format_count(last.num_params)} parameters"),
         ("matrices", f"{len(last.matrices)}: {', '.join(f'{count} {role}' for role, count in roles.items())}"),
         ("dtype", ", ".join(sorted({ref.entry.dtype for checkpoint in good for ref in checkpoint.matrices}))),

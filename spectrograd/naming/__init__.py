@@ -1,6 +1,6 @@
 """Parameter names and shapes → analysable matrices: stack, layer, expert, role, orientation, and how to cut them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,13 +67,15 @@ def name_matrices(
     flags = splits.Heads(heads, kv_heads)
     drafts = sorted(found.drafts, key=_order)
     blocks = _group_blocks(drafts)
+    matrices = tuple(matrix for draft in drafts for matrix in _cut(draft, blocks, config, flags))
+    uncut = Counter(matrix.note for matrix in matrices if matrix.note.startswith("cannot cut"))
     return Naming(
-        matrices=tuple(matrix for draft in drafts for matrix in _cut(draft, blocks, config, flags)),
+        matrices=matrices,
         skipped=tuple(found.skipped),
         depth=None if main is None else len({draft.info.layer for draft in stacks[main]}),
         width=width,
         num_params=found.num_params,
-        problems=tuple(found.problems),
+        problems=(*found.problems, *(f"{count} {'matrix' if count == 1 else 'matrices'}: {note}" for note, count in uncut.items())),
     )
 
 

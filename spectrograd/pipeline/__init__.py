@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 import spectrograd
-from spectrograd.errors import CheckpointError, SpectrumError, StorageError
+from spectrograd.errors import CheckpointError, SpectrumError, StorageError, TableError
 from spectrograd.gradients import parse_bands
 from spectrograd.load import fingerprint
 from spectrograd.metrics import measure_spectrum
 from spectrograd.pipeline.record import record_checkpoint
 from spectrograd.pipeline.selection import Selection, explain_nothing, select
-from spectrograd.pipeline.tables import make_tables
+from spectrograd.pipeline.tables import Findings, make_tables
 from spectrograd.records import PRECISIONS, CheckpointRef
 from spectrograd.results import SPECTRUM_VERSION, Results, ResultsFolder, open_results, read_ledger
 from spectrograd.scan import Scan, scan
@@ -57,18 +57,14 @@ class Progress(Protocol):
 
 @dataclass(slots=True)
 class Analysis:
-    """What an analysis did, for its summary.
-
-    `unusable` names the matrices in the tables that have no numbers, `repeated` the checkpoints of equal weights.
-    """
+    """What an analysis did, for its summary."""
 
     results: Path
     scan: Scan
     recorded: list[CheckpointRef] = field(default_factory=list)
     current: list[CheckpointRef] = field(default_factory=list)
     refused: list[CheckpointRef] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
     seconds: float = 0.0
     device: str = "cpu"
 
@@ -140,6 +136,8 @@ def run_analysis(
 ) -> Analysis:
     """Do what `analyze` does and return what was done; no paths: remake the tables alone."""
     parse_bands(bands)
+    if not paths and not (results / "singular_values").is_dir():
+        raise TableError(f"cannot remake the tables of {results}: it holds no recordings; give the PATH of checkpoints to analyse")
     begin = time.monotonic()
     folder = ResultsFolder.create(results)
     found = scan(paths, heads=selection.heads, kv_heads=selection.kv_heads) if paths else Scan((), ())
@@ -176,7 +174,7 @@ def run_analysis(
     finally:  # on Ctrl-C too: what was finished is in the tables
         if progress is not None:
             progress.tell("making the tables")
-        analysis.unusable, analysis.repeated = make_tables(folder, chosen, analysis.refused, bands, provenance)
+        analysis.findings = make_tables(folder, chosen, analysis.refused, bands, provenance)
     analysis.seconds = time.monotonic() - begin
     return analysis
 

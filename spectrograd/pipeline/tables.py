@@ -1,6 +1,7 @@
 """Recordings → the four tables. Rows that are still right are taken over, so a new checkpoint costs its own rows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,27 @@ from spectrograd.metrics import COLUMNS, METRICS_VERSION, measure_spectrum
 from spectrograd.pipeline.record import make_ledger
 from spectrograd.records import CheckpointRef, Run, Spectrum, join_notes, parse_precision
 from spectrograd.results import CHECKPOINTS, GRADIENTS, HISTORY, ResultsFolder, read_ledger, read_recording, spectra_schema, to_frame
+from spectrograd.scan.conflicts import preference
 
 ORDER = [(name, "ascending") for name in ("run", "seed", "stage", "step", "checkpoint", "stack", "layer", "expert", "tensor")]
 Key = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the tables show that nobody could know before: `unusable` matrices have no numbers, `problems` are of checkpoints."""
+
+    num_checkpoints: int = 0
+    unusable: tuple[str, ...] = ()
+    problems: tuple[tuple[str, str, str], ...] = ()
+
+
 def make_tables(
     folder: ResultsFolder, runs: Sequence[Run], refused: Iterable[CheckpointRef], bands: str, provenance: dict[str, str]
-) -> tuple[list[str], list[str]]:
+) -> Findings:
     """Remake the tables of a results folder from its recordings, under its lock.
 
-    Return the matrices without numbers, and the checkpoints that hold the weights of an earlier step, each as a text.
+    Of several recordings for one step, which later files may bring, one gets rows: see `scan.conflicts.preference`.
 
     Parameters
     ----------
@@ -41,9 +52,12 @@ def make_tables(
     with folder.lock():
         old_ledger = folder.read_table("checkpoints", CHECKPOINTS)
         recordings = {}
+        seen_now = {(run.name, checkpoint.name): checkpoint.problems for run in runs for checkpoint in run.checkpoints}
         for run, path in folder.find_recordings():
             if (row := read_ledger(path)) is not None:
-                recordings[run, str(row["checkpoint"])] = (path, {"run": run, **row})
+                key = run, str(row["checkpoint"])
+                recordings[key] = (path, {"run": run, **row, "problems": list(seen_now.get(key, row["problems"]))})
+        left_out = _settle(recordings)
         ledger = [row for _, row in recordings.values()]
         ledger += _refusals(refused, old_ledger, runs, set(recordings))
         versions = {"metrics_version": str(METRICS_VERSION), **provenance}
@@ -51,34 +65,50 @@ def make_tables(
         history = _make_history(folder, runs, {str(row["run"]) for row in ledger})
         frame = compute_gradients(to_frame(spectra), list(COLUMNS), bands)
         gradients = pa.Table.from_pandas(frame, schema=GRADIENTS, preserve_index=False)
-        repeated = _find_repeated(spectra)
-        for row in ledger:
-            row["problems"] = [*row["problems"], *filter(None, [repeated.get((row["run"], row["checkpoint"]))])]
+        problems = [*left_out, *_find_repeated(spectra)]
+        for (run, checkpoint), problem in problems:
+            known = recordings[run, checkpoint][1]["problems"]
+            known += [] if problem in known else [problem]
         folder.write_table("spectra", spectra, versions)
         folder.write_table("gradients", gradients, versions)
         folder.write_table("history", history, provenance)
         folder.write_table("checkpoints", _sort(pa.Table.from_pylist(ledger, schema=CHECKPOINTS)), provenance)
-    return _find_unusable(spectra), [f"{run} {checkpoint}: {problem}" for (run, checkpoint), problem in repeated.items()]
+    return Findings(len(recordings), _find_unusable(spectra), tuple((*key, problem) for key, problem in problems))
 
 
-def _find_unusable(spectra: pa.Table) -> list[str]:
+def _settle(recordings: dict[Key, tuple[Any, dict[str, Any]]]) -> list[tuple[Key, str]]:
+    """Take out all but one of the recordings for one step, and return the problems of those that stay."""
+    places: dict[tuple[Any, ...], list[Key]] = {}
+    for key, (_, row) in recordings.items():
+        if row["step"] is not None:
+            places.setdefault(tuple(row[name] for name in ("run", "seed", "stage", "step_kind", "step")), []).append(key)
+    problems = []
+    for (*_, step), keys in places.items():
+        *others, best = sorted(keys, key=lambda key: preference(key[1], recordings[key][1]["format"], step))
+        for other in others:
+            del recordings[other]
+            problems.append((best, f"{other[1]} is of the same step and was left out"))
+    return problems
+
+
+def _find_unusable(spectra: pa.Table) -> tuple[str, ...]:
     bad = spectra.filter(pc.is_nan(spectra["spectral_norm"]))
     columns = [bad[name].to_pylist() for name in ("run", "checkpoint", "tensor", "note")]
-    return [f"{run} {checkpoint} {tensor} ({note})" for run, checkpoint, tensor, note in zip(*columns, strict=True)]
+    return tuple(f"{run} {checkpoint} {tensor} ({note})" for run, checkpoint, tensor, note in zip(*columns, strict=True))
 
 
-def _find_repeated(spectra: pa.Table) -> dict[Key, str]:
+def _find_repeated(spectra: pa.Table) -> list[tuple[Key, str]]:
     """Return what is wrong with checkpoints all of whose matrices equal those of another step of the same training."""
     contents: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     columns = [spectra[name].to_pylist() for name in ("run", "seed", "stage", "checkpoint", "tensor", "content_hash")]
     for *place, tensor, digest in zip(*columns, strict=True):
         contents.setdefault(tuple(place), []).append((tensor, digest))
     first: dict[tuple[Any, ...], str] = {}
-    repeated = {}
+    repeated = []
     for (*training, checkpoint), weights in contents.items():
         earlier = first.setdefault((*training, *weights), checkpoint)
         if earlier != checkpoint:
-            repeated[str(training[0]), checkpoint] = f"the same weights as {earlier}"
+            repeated.append(((str(training[0]), checkpoint), f"the same weights as {earlier}"))
     return repeated
 
 

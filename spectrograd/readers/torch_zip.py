@@ -113,6 +113,8 @@ def _load_at(path: Path, _mtime: int, _size: int) -> tuple[dict[str, StoredTenso
         if f"{root}byteorder" in members and archive.read(f"{root}byteorder") != b"little":
             raise CheckpointError(f"cannot read {path}: it was written on a big-endian machine, which is not supported")
         content = load_stub_pickle(archive.read(names[0]), str(path))
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"cannot read {path}: it holds no dict of tensors but another object; save model.state_dict()")
         weights = _find_weights(content)
     for key, tensor in weights.items():
         _check(path, key, tensor)
@@ -161,10 +163,8 @@ def _locate(path: Path, storage: str) -> tuple[int, int]:
     return info.header_offset + 30 + name_length + extra_length, info.file_size
 
 
-def _find_weights(content: Any) -> dict[str, StoredTensor]:
+def _find_weights(content: Mapping[Any, Any]) -> dict[str, StoredTensor]:
     """Return name → tensor of the weight map: at the top if tensors lie there, else under the first known key."""
-    if not isinstance(content, Mapping):
-        return {}
     for place in WEIGHT_MAPS:
         found: Any = content
         for key in place.split(".") if place else ():
@@ -191,10 +191,8 @@ def _flatten(tree: Mapping[Any, Any], top: bool, seen: set[int], prefix: str = "
     return pairs
 
 
-def _find_facts(content: Any) -> dict[str, Any]:
+def _find_facts(content: Mapping[Any, Any]) -> dict[str, Any]:
     """Return steps and configurations at the top of the pickle, plain values only."""
-    if not isinstance(content, Mapping):
-        return {}
     facts: dict[str, Any] = {key: content[key] for key in STEP_KEYS if isinstance(content.get(key), int)}
     for key in ("model_args", "model_config"):
         if isinstance(content.get(key), Mapping):

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 from spectrograd.errors import CheckpointError, UnknownNameError
 from spectrograd.naming import name_matrices
 from spectrograd.readers import READERS, UNKNOWN_FORMAT, describe_foreign
-from spectrograd.records import CheckpointRef, Run
+from spectrograd.records import CheckpointRef, Run, Skipped
+from spectrograd.scan.conflicts import report_shapes, settle_conflicts
 from spectrograd.scan.facts import LARGEST_STEP, describe_error, read_facts
 from spectrograd.scan.find import Unit, find_units
 from spectrograd.steps import (
@@ -24,7 +26,6 @@ from spectrograd.steps import (
     says_nothing,
 )
 
-SUFFIXED = re.compile(r"(-v\d+|\(\d+\)|\.bak)$")
 MODEL_LIKE = re.compile(r"model|ckpt|checkpoint|weight|consolidated|adapter|lora|final|last|best|latest|main|release", re.IGNORECASE)
 DEEPEST = 4  # folders between the weights and the folder that names their step
 
@@ -163,6 +164,12 @@ def _name_run(folder: Path, parts: tuple[str, ...]) -> str:
     return "/".join((above[0] if above else "run", *parts))
 
 
+def _explain_nothing(skipped: Sequence[Skipped]) -> str:
+    """Return why no tensor of a checkpoint is a weight matrix."""
+    most = [f"{count} × {reason}" for reason, count in Counter(tensor.reason for tensor in skipped).most_common(2)]
+    return "no weight matrices in it" + (f" ({', '.join(most)})" if most else "")
+
+
 def _tell_apart(runs: list[Run], labelled: set[int]) -> list[Run]:
     """Give equal names the shortest path that distinguishes them; a label that the user gave stays as it is."""
     result = list(runs)
@@ -192,7 +199,8 @@ def _make_run(name: str, folder: Path, members: Iterable[tuple[_Place, Unit]], h
         kind = decide_counters([checkpoint.path.stem for checkpoint in counters])
         checkpoints = [replace(c, step_kind=kind) if c in counters else c for c in checkpoints]
     layouts = [replace(c, layout="step folders" if c.path.is_dir() else "files") if c.layout == "names" else c for c in checkpoints]
-    return Run(name, folder, tuple(sorted(_settle_conflicts(layouts), key=lambda c: (c.sort_key[:-1], natural_key(c.name)))))
+    settled = sorted(settle_conflicts(layouts), key=lambda c: (c.sort_key[:-1], natural_key(c.name)))
+    return Run(name, folder, tuple(report_shapes(settled)))
 
 
 def _read_checkpoint(run: str, folder: Path, place: _Place, unit: Unit, heads: int | None, kv_heads: int | None) -> CheckpointRef:
@@ -217,25 +225,12 @@ def _read_checkpoint(run: str, folder: Path, place: _Place, unit: Unit, heads: i
     if facts.step is not None and named.kind == "step" and named.step != facts.step:
         problems.append(f"its name says step {named.step}, {facts.source} says {facts.step}; the latter is taken")
     known = facts.step is not None
+    if known and named.step is None:  # `ckpt.pt` will be overwritten: what was recorded of it at another step stays
+        path = f"{path}@{facts.step}"
     return replace(
-        base, step=facts.step if known else named.step, step_kind=facts.step_kind if known else named.kind,
+        base, name=path, step=facts.step if known else named.step, step_kind=facts.step_kind if known else named.kind,
         epoch=facts.epoch if facts.epoch is not None else named.epoch, format=facts.format,
         layout=facts.layout if facts.layout not in ("files", "shards") else "names", depth=naming.depth, width=naming.width,
         num_params=naming.num_params, matrices=naming.matrices, skipped=naming.skipped, problems=tuple(problems), config=facts.config,
-        refused="" if naming.matrices else "no weight matrices in it",
+        refused="" if naming.matrices else _explain_nothing(naming.skipped),
     )  # fmt: skip
-
-
-def _settle_conflicts(checkpoints: list[CheckpointRef]) -> list[CheckpointRef]:
-    """Keep one checkpoint a step: safetensors before other formats, then the name without a suffix, then the last name."""
-    groups: dict[tuple[object, ...], list[CheckpointRef]] = {}
-    for checkpoint in checkpoints:
-        place = (checkpoint.seed, checkpoint.stage, checkpoint.step_kind, checkpoint.step)
-        groups.setdefault(place if checkpoint.step is not None else (checkpoint.name,), []).append(checkpoint)
-    kept = []
-    for same in groups.values():
-        same.sort(key=lambda c: (not c.refused, c.format.startswith("safetensors"), not SUFFIXED.search(c.path.stem), natural_key(c.name)))
-        others = [f"{c.name} is of the same step and was left out" for c in same[:-1] if not c.refused]
-        kept += [c for c in same[:-1] if c.refused]
-        kept.append(replace(same[-1], problems=(*same[-1].problems, *others)))
-    return kept
